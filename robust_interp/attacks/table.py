@@ -380,14 +380,19 @@ def type_of(name: str) -> AttackType:
     return ATTACKS[name] if name in ATTACKS else _of_class(name)
 
 
+def is_known(name: str) -> bool:
+    """Return whether a name is an attack here, or a class of torchattacks."""
+    return name in ATTACKS or name in torchattacks_classes()
+
+
 def check_name(name: str) -> None:
     """Refuse a name that is neither an attack nor a class of torchattacks, without importing torchattacks.
 
     Raises:
         UserError: if the name is unknown; the message suggests similar names.
     """
-    if name not in ATTACKS and name not in (classes := torchattacks_classes()):
-        known = [*ATTACKS, *classes]
+    if not is_known(name):
+        known = [*ATTACKS, *torchattacks_classes()]
         raise unknown("attack", name, known if similar(name, known) else ATTACKS)
 
 

@@ -19,11 +19,10 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # t
 
 # The options of a data set's images, besides its name.
 OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
-# The fields of a run that every command that measures has.
-OF_MEASURING = (
-    f"checkpoint weights_key mean std dataset {OF_IMAGES} eps seeds batch_size device threads "
-    "zoo only_zoo data_dir"
-)
+# The fields of a run that every command has that classifies images, in two parts; and with the radii.
+OF_MODELS = f"checkpoint weights_key mean std dataset {OF_IMAGES}"
+OF_RUN = "seeds batch_size device threads zoo only_zoo data_dir"
+OF_MEASURING = f"{OF_MODELS} eps {OF_RUN}"
 
 
 def select_options(arguments: argparse.Namespace, names: str) -> dict:
@@ -196,7 +195,7 @@ def _names(text: str) -> tuple[str, ...]:
 def add_chosen(parser: argparse.ArgumentParser) -> None:
     """Add ``--models`` to a command that reads stored results; the default is all stored models."""
     parser.add_argument(
-        "--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)"
+        "--models", type=_names, metavar="NAMES", help="only these models: names or globs (default: all)"
     )
 
 

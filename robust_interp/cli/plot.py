@@ -318,10 +318,12 @@ def _curve(arguments: argparse.Namespace) -> int:
     from robust_interp.report import curves, provenance
     from robust_interp.results import export
     from robust_interp.results.folders import of_models, runs_in
-    from robust_interp.results.newest import trained_again
+    from robust_interp.results.newest import by_age
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
-    runs = of_models(runs, arguments.models)
+    age = by_age(runs)  # of all models: one that is not drawn may be a member of an ensemble that is
+    chosen = {score.classifier.model for run in of_models(runs, arguments.models) for score in run}
+    runs = [[score for score in run if score.classifier.model in chosen] for run in age.newest]
     table = curves.under_attack(curves.points(runs), arguments.series)
     drawn = curves.scores_of(runs, table)
     origin = provenance.figure_origin(drawn, dataset, int(table["n"].max()), robustness.EPS_SHOWS)
@@ -330,7 +332,7 @@ def _curve(arguments: argparse.Namespace) -> int:
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)
     shown = ["entry", "series", "x", "norm", "n", "seeds", "accuracy", "band_low", "band_high"]
     say(export.to_markdown(table[shown]), end="")
-    if old := trained_again(runs):
+    if old := age.trained_again(chosen):
         say(f"of models that were trained again, only the newest weights are drawn: {', '.join(old)}")
     say(f"wrote {', '.join(map(str, written))}")
     return 0

@@ -60,17 +60,20 @@ def draw_confusion(axes: Axes, counts: np.ndarray, names: list[str]) -> None:
 
     Args:
         axes: The panel.
-        counts: Numbers of images (labels, labels + 1). The last column is for images without a prediction
-            that counts.
+        counts: Numbers of images (labels, predictions + 1). The last column is for images without a
+            prediction that counts. Those before it that are no class and were never predicted are left out.
         names: Names of the classes.
     """
+    predicted = [at for at in range(counts.shape[1] - 1) if at < len(names) or counts[:, at].any()]
+    counts = counts[:, [*predicted, -1]]
     total = counts.sum(axis=1, keepdims=True)
     shares = 100 * np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
     axes.imshow(shares, cmap=style.SEQUENTIAL, vmin=0, vmax=100, aspect="auto", interpolation="nearest")
     axes.set_xlabel("predicted")
-    if len(names) > _WRITTEN:
+    if len(predicted) > _WRITTEN:
         return
-    axes.set_xticks(range(len(names) + 1), [*names, "none"])
+    called = [names[at] if at < len(names) else str(at) for at in predicted]
+    axes.set_xticks(range(len(called) + 1), [*called, "none"])
     if max(map(len, names)) > 2:
         axes.tick_params(axis="x", labelrotation=45)
         for label in axes.get_xticklabels():

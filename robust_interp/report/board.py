@@ -19,7 +19,9 @@ from robust_interp.results.ranks import unranked, why_not
 MEASURED = "measured"  # value of `source` in rows that were measured, not quoted
 _TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
 _IN_LABEL = ("recipe", "lambda_init", "source")  # shown with the model's name, not in a column
-_WITHIN = ["protocol", "n_examples"]  # equal for all rows of a group
+# Equal for all rows of a group: the first two always, the others if a row has them.
+_WITHIN = ["protocol", "n_examples"]
+_ALSO_WITHIN = ["preprocessing", "subset", "attack_precision", "worst_attacks"]
 
 
 def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[str, str]) -> dict:
@@ -39,7 +41,8 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
     ranked = set(board["protocol"][board["rank"].notna()])
     ranking = {protocol: column for protocol, column in ranked_by.items() if protocol in ranked}
     named = dict(zip(board.index, tags(board), strict=True))
-    within = [*_WITHIN, *(name for name in ("attack_precision",) if name in board)]
+    also = [name for name in _ALSO_WITHIN if name in board and _differs_within(board, name)]
+    within = [*_WITHIN, *also]
     groups = board.groupby(within, sort=False, dropna=False)
     is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
     return {
@@ -57,7 +60,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
         "unranked": unranked(board, ranked_by),
         "groups": [
             {
-                "heading": _heading(lines.iloc[0]) if len(groups) > 1 else "",
+                "heading": _heading(lines.iloc[0], also) if len(groups) > 1 else "",
                 "lines": [
                     _line(line, named[at], ranked_by)
                     | {"cells": [_cell(line, name, numbers, ranking) for name in columns]}
@@ -119,11 +122,17 @@ def _text(value: Any) -> str:
     return "" if pd.isna(value) else str(value)
 
 
-def _heading(line: pd.Series) -> str:
-    """Return the heading of a group: the protocol, number of images and precision that its rows share."""
-    n, precision = line["n_examples"], _text(line.get("attack_precision", ""))
-    of_images = "" if pd.isna(n) else f", n = {n}"
-    return f"protocol {line['protocol']}{of_images}" + (f", attacks in {precision}" if precision else "")
+def _differs_within(board: pd.DataFrame, name: str) -> bool:
+    """Return whether rows of one protocol differ in a column."""
+    return bool((board[name].fillna("").groupby(board["protocol"]).nunique() > 1).any())
+
+
+def _heading(line: pd.Series, also: Iterable[str]) -> str:
+    """Return the heading of a group: the settings that its rows share, `also` besides protocol and n."""
+    n, words = line["n_examples"], {"attack_precision": "attacks in ", "worst_attacks": "worst of "}
+    parts = [f"protocol {line['protocol']}", "" if pd.isna(n) else f"n = {n}"]
+    parts += [words.get(name, "") + text for name in also if (text := _text(line[name]))]
+    return ", ".join(filter(None, parts))
 
 
 def _is_told(column: pd.Series) -> bool:

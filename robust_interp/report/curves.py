@@ -280,34 +280,49 @@ def _point(alike: list[Score]) -> dict:
     }
 
 
-def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
+def published(
+    board: pd.DataFrame, models: Collection[str], panels: Collection[tuple[str, bool]]
+) -> pd.DataFrame:
     """Return published rows of a leaderboard as curves, to be drawn behind the measured curves.
 
-    Networks with λ are included only with the paper's usual initial interval. If published rows exist for
-    measured models, only these are included. At most four models are returned.
+    Only rows with a number for one of the panels are included, and networks with λ only with the paper's
+    usual initial interval. If such rows exist for measured models, only these are included. At most four
+    models are returned.
 
     Args:
         board: Leaderboard from `combine.gather`.
         models: Names of the measured models.
+        panels: The drawn panels, as pairs: the attack, and whether it is a panel of ensembles.
 
     Returns:
-        One row per entry and perturbation: entry, members, series, x, accuracy (percent).
+        One row per entry and perturbation: entry, members, series, x, accuracy (percent). An entry has its
+        recipe in its name if rows of its model have several, as the threat models of RobustBench.
     """
     rows = board[board["source"] != "measured"]
     rows = rows[rows["lambda_init"].fillna("") == rows["model"].map(paper.usual_interval)]
-    if rows["model"].isin(models).any():
-        rows = rows[rows["model"].isin(models)]
-    chosen = list(dict.fromkeys(rows["model"]))[:_PUBLISHED]
+    several = rows.groupby("model")["recipe"].nunique() > 1
     columns = [(name, named) for name in measured_in(board) if (named := parse(name)).kind in _CURVES]
     lines = [
-        {"entry": f"{line['model']} ({line['source']})", "members": line["members"], "series": named.series}
-        | {"x": named.strength, "accuracy": line[name]}
-        for _, line in rows[rows["model"].isin(chosen)].iterrows()
+        {"model": line["model"], "entry": _published_name(line, bool(several[line["model"]]))}
+        | {"members": line["members"], "series": named.series, "x": named.strength, "accuracy": line[name]}
+        for _, line in rows.iterrows()
         for name, named in columns
         if pd.notna(line[name])
     ]
-    table = pd.DataFrame(lines, columns=["entry", "members", "series", "x", "accuracy"])
-    return table.drop_duplicates(["entry", "members", "series", "x"], ignore_index=True)
+    table = pd.DataFrame(lines, columns=["model", "entry", "members", "series", "x", "accuracy"])
+    is_drawn = [
+        (series, members > 1) in panels for series, members in table[["series", "members"]].to_numpy()
+    ]
+    table = table[table["entry"].isin(table["entry"][is_drawn])]
+    if table["model"].isin(models).any():
+        table = table[table["model"].isin(models)]
+    table = table[table["model"].isin(table["model"].drop_duplicates().head(_PUBLISHED))]
+    return table.drop(columns="model").drop_duplicates(["entry", "members", "series", "x"], ignore_index=True)
+
+
+def _published_name(line: pd.Series, with_recipe: bool) -> str:
+    recipe = f" {line['recipe']}" if with_recipe else ""
+    return f"{line['model']}{recipe} ({line['source']})"
 
 
 def usual_baseline(cards: Iterable[ModelCard]) -> str | None:

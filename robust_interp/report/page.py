@@ -29,10 +29,11 @@ from robust_interp.report.board import table as board_table
 from robust_interp.report.glossary import anchor, definition
 from robust_interp.results import combine, export, paper
 from robust_interp.results.column_names import declaration
-from robust_interp.results.columns import STD
+from robust_interp.results.columns import AUDIT_FILE, STD
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 from robust_interp.store import FILE_NAME
+from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PASS, WARN
 
 if TYPE_CHECKING:  # optional: `figures` reports its absence
     from matplotlib.figure import Figure
@@ -148,7 +149,7 @@ def _write_tables(out: Path, board: pd.DataFrame, found: FolderResults, audited:
     if found.scored:
         write_text(out / "results.csv", export.results_csv(found.results))
     if len(audited):
-        write_text(out / "audit.csv", csv_text(audited))
+        write_text(out / AUDIT_FILE, csv_text(audited))
 
 
 def _measured(folders: list[Path], dataset: str | None) -> FolderResults:
@@ -231,7 +232,6 @@ def _robustness(
     chance = 100 / DATASETS[found.dataset].classes if found.dataset in DATASETS else None
     points = curves.points(found.runs)
     gains = curves.improvements(found.runs)
-    of = _measured_on(found)
     sections = []
     progress(0.0, "accuracy against ε")
     if (points["kind"] == curves.ATTACK).any():
@@ -240,12 +240,14 @@ def _robustness(
     progress(_BY_EPS, "corruption severity")
     if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
+        table = points[points["kind"] != curves.ATTACK]
         figure = _figure(
             robustness.severity_figure(points),
             out / "accuracy_by_severity",
-            points[points["kind"] != curves.ATTACK],
+            table,
             f"Accuracy against the severity of each corruption; 0 is the clean images (corrupted "
-            f"images: {sources}). {_BAND} Each panel has its own axis, which may not start at 0. {of}",
+            f"images: {sources}). {_BAND} Each panel has its own axis, which may not start at 0. "
+            f"{_measured_on(found, table)}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
     progress(_BY_SEVERITY, "ensembles")
@@ -256,7 +258,7 @@ def _robustness(
             gains,
             f"Accuracy of each ensemble minus the mean accuracy of its members under the same perturbation; "
             f"“corrupted” is the mean over corruptions and severities. Lines on the bars are 95 % intervals "
-            f"over the images; a bar without a line has no known interval. {of}",
+            f"over the images; a bar without a line has no known interval. {_measured_on(found, gains)}",
         )
         sections.append(Section("ensembles", "Improvement by ensembles", [figure]))
     return sections
@@ -270,7 +272,9 @@ def _by_eps(
     chance: float | None,
     out: Path,
 ) -> dict:
-    published = curves.published(board, {score.classifier.model for score in found.scored})
+    drawn = points[points["kind"] == curves.ATTACK]
+    panels = set(zip(drawn["series"], drawn["members"] > 1, strict=True))
+    published = curves.published(board, {score.classifier.model for score in found.scored}, panels)
     differences = curves.differences(found.runs, baseline) if baseline else pd.DataFrame()
     caption = f"{robustness.EPS_SHOWS} {_BAND}"
     if len(differences):
@@ -296,13 +300,13 @@ def _by_eps(
         published if len(published) else None,
     )
     table = points[points["kind"] != curves.CORRUPTION]
-    shown = _figure(figure, out / "accuracy_by_eps", table, f"{caption} {_measured_on(found)}")
+    shown = _figure(figure, out / "accuracy_by_eps", table, f"{caption} {_measured_on(found, table)}")
     return shown | {"files": [*shown["files"], *(["difference_by_eps.csv"] if len(differences) else [])]}
 
 
-def _measured_on(found: FolderResults) -> str:
-    """Return the data set, n and the models with their train seeds, for a caption."""
-    ns = ", ".join(f"{n:,}" for n in sorted({score.row["n"] for score in found.scored}))
+def _measured_on(found: FolderResults, drawn: pd.DataFrame) -> str:
+    """Return the data set, the n of what is drawn, and the models with their train seeds, for a caption."""
+    ns = ", ".join(f"{n:,}" for n in sorted(set(drawn["n"])))
     seeds: dict[str, set[int]] = {}
     for card in (score.classifier for score in found.scored):
         seeds.setdefault(card.model + (f" @{card.recipe}" if card.recipe else ""), set()).update(card.seeds)
@@ -416,8 +420,8 @@ def _origin_told(found: origin.FigureOrigin | None, weights: Collection[str]) ->
 def _audit(audited: pd.DataFrame) -> dict:
     names = provenance.classifier_names(audited)
     checks, rows = provenance.verdicts(audited, names)
-    not_passed = audited[~audited["verdict"].isin(["pass", "not run"])]
-    is_open = not_passed["verdict"] == "open"
+    not_passed = audited[~audited["verdict"].isin([PASS, NOT_RUN])]
+    is_open = not_passed["verdict"] == OPEN
     whole = [found[0] for _, found in rows]
     return {
         "checks": checks,
@@ -450,7 +454,7 @@ def _remarks(lines: pd.DataFrame, names: Mapping[Hashable, str]) -> list[list[st
 def _kind_of(verdict: str) -> str:
     """Return the CSS class that colours a verdict."""
     kind = verdict.partition("(")[0]
-    return kind if kind in ("pass", "warn", "fail") else "none"
+    return kind if kind in (PASS, WARN, FAIL) else "none"
 
 
 def _short(number: str) -> str:
@@ -500,8 +504,8 @@ def _made(found: FolderResults) -> list[dict]:
         _part(
             "Images and versions",
             provenance.samples(results),
-            "The first n test images. subset_hash is a hash of them and n; SHA-256 of the images and labels: "
-            f"{', '.join(prints)}.",
+            "The first n test images, in the order of subset. subset_hash is a hash of them and n; SHA-256 "
+            f"of the images and labels: {', '.join(prints)}.",
         ),
         _part(
             "Attacks",

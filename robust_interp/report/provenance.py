@@ -16,13 +16,14 @@ from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.core.json_values import read_object
 from robust_interp.core.unique_names import told_apart
 from robust_interp.figures.origin import FigureOrigin
+from robust_interp.results.columns import AUDIT_FILE, OF_IMAGES_COLUMNS
 from robust_interp.results.frames import whole_numbers
 from robust_interp.results.rows import parameters
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
 from robust_interp.store.cells import FLOAT32, Perturbation, digest, labels
+from robust_interp.store.verdicts import OF_CHECKS
 
-AUDIT = "audit.csv"  # file name in a results folder
 _AUDITED = ["model", "recipe", "lambda_init", "train_seed", "members"]
 
 
@@ -64,7 +65,7 @@ def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
         UserError: if a file cannot be read or is not an audit.
     """
     found = []
-    for path in (folder / AUDIT for folder in folders if (folder / AUDIT).is_file()):
+    for path in (folder / AUDIT_FILE for folder in folders if (folder / AUDIT_FILE).is_file()):
         try:
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
         except (OSError, ValueError) as error:
@@ -119,8 +120,9 @@ def _name(line: pd.Series) -> str:
 
 
 def _worst(found: Iterable[str]) -> str:
-    order = ("pass", "not run", "open", "warn", "fail")
-    return max(found, key=lambda verdict: order.index(verdict) if verdict in order else len(order))
+    """Return the worst verdict; an unknown text counts as worse than all."""
+    known = dict(zip(OF_CHECKS, range(len(OF_CHECKS)), strict=True))
+    return max(found, key=lambda verdict: known.get(verdict, len(known)))
 
 
 def _radius(text: str) -> float | None:
@@ -186,6 +188,7 @@ def fingerprints(folders: Sequence[Path], dataset: str) -> list[str]:
 def samples(results: pd.DataFrame) -> pd.DataFrame:
     """Return the measured images, protocols and versions, one row per combination."""
     columns = ["dataset", "subset_hash", "n", "protocol", "precision", "torch", "device"]
+    columns += [name for name in OF_IMAGES_COLUMNS if name in results]
     versions = results["torchattacks"].dropna().unique()
     table = results[columns].drop_duplicates()
     return table.assign(torchattacks=", ".join(sorted(map(str, versions)))).reset_index(drop=True)

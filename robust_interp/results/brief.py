@@ -9,7 +9,7 @@ import pandas as pd
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.percent import percent
-from robust_interp.core.registry import matching, unknown
+from robust_interp.core.registry import all_matching
 from robust_interp.corruptions.names import MEANS
 from robust_interp.results.column_names import (
     MeasuredColumn,
@@ -61,7 +61,7 @@ def for_readers(
 def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
     """Return the texts of the columns with numbers: the measured columns, mCE, and others that have a value.
 
-    A column that is part of a shown mean over corruptions is left out.
+    A column that is part of a shown mean over corruptions is left out if every row that has it has the mean.
     """
     return texts_of(board, _numbers_in_short(board), NARROW)
 
@@ -107,16 +107,9 @@ def choose(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
 
 def _chosen(board: pd.DataFrame, patterns: Iterable[str]) -> list[str]:
     """Return the names of the chosen columns, each once and without standard deviations."""
-    names = _without_std(board)
-    chosen: dict[str, None] = {}
-    for pattern in patterns:
-        hits = [pattern] if pattern in names else matching(pattern, names)
-        if not hits:
-            raise unknown("column", pattern, names)
-        chosen |= dict.fromkeys(hits)
-    if not chosen:
+    if not (chosen := all_matching("column", patterns, _without_std(board))):
         raise UserError("no column given")
-    return list(chosen)
+    return chosen
 
 
 def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[str]) -> list[str]:
@@ -137,7 +130,7 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
     measured = [column for name in measured_in(board) if (column := parse(name)).name not in first]
     chief = {parse(name).series for name in ranking} | {WORST, STRONG}
     first += _spread(sorted((c for c in measured if c.series in chief), key=lambda c: -c.kind))
-    first += [column.name for column in (*ENTRY, *SOURCE) if column.shown is not Shown.IF_FILLED]
+    first += [column.name for column in (*ENTRY, *TAIL, *SOURCE) if column.shown is not Shown.IF_FILLED]
     ordered = dict.fromkeys([*first, *_spread([c for c in measured if c.series not in chief]), *names])
     return [name for name in ordered if name in names]
 
@@ -166,9 +159,10 @@ def _spread(columns: Iterable[MeasuredColumn]) -> list[str]:
 def _names_in_short(board: pd.DataFrame) -> list[str]:
     return [
         column.name
-        for column in (*ENTRY, *SOURCE)
+        for column in (*ENTRY, *TAIL, *SOURCE)
         if column.shown is Shown.ALWAYS
         or (column.shown is Shown.IF_DIFFERENT and _is_different(board, column.name))
+        or (column.shown is Shown.IF_UNLIKE and _is_unlike(board, column.name))
     ]
 
 
@@ -183,12 +177,21 @@ def _is_different(board: pd.DataFrame, name: str) -> bool:
     return board[name].nunique() > 1
 
 
+def _is_unlike(board: pd.DataFrame, name: str) -> bool:
+    """Return whether rows that have a value in a column differ in it."""
+    return name in board and board[name][board[name].fillna("") != ""].nunique() > 1
+
+
 def _numbers_in_short(board: pd.DataFrame) -> list[str]:
     whole = measured_in(board)
     means = [column for column in map(parse, whole) if column.kind is Kind.MEAN]
-    parts = {part.name for mean in means for part in mean.parts}
+    parts = {part.name for mean in means for part in mean.parts if _is_covered(board, part.name, mean.name)}
     filled = [column.name for column in (*ENTRY, *TAIL) if _is_filled(board, column)]
     return [*(name for name in whole if name not in parts), *filter(is_mce, map(str, board)), *filled]
+
+
+def _is_covered(board: pd.DataFrame, part: str, mean: str) -> bool:
+    return part in board and not (board[part].notna() & board[mean].isna()).any()
 
 
 def _is_filled(board: pd.DataFrame, column: Column) -> bool:

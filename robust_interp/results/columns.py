@@ -30,6 +30,7 @@ class Shown(Enum):
 
     ALWAYS = "before the measured columns"
     IF_DIFFERENT = "before them, where the lines differ in it"
+    IF_UNLIKE = "before them, where lines that have it differ in it"
     IF_FILLED = "after them, where a line has it"
     IN_REPORT = "after them, in the report alone"
     NEVER = "nowhere: it is in the files"
@@ -324,8 +325,8 @@ ENTRY = (
     Column(
         "protocol",
         _text,
-        "`final`: accuracy on what each attack returns, over all images. `worst`: an image counts as correct "
-        "only if it is correct when clean as well.",
+        "`final`: accuracy on what each attack returns, over all images. `worst`: under attack, an image "
+        "counts as correct only if it is correct when clean as well.",
         of=lambda entry: entry.protocol,
         see="protocols",
         shown=Shown.IF_DIFFERENT,
@@ -427,6 +428,11 @@ KNOWN_ATTACKS = {
 }
 
 
+def attacks_in(name: str) -> str:
+    """Return the attacks in the name of the worst of several: ``fgsm+pgd`` of ``worst(fgsm+pgd)``."""
+    return name.partition("(")[2].removesuffix(")").partition(",eps=")[0]
+
+
 def _of_entry(name: str) -> Callable[[Any], Any]:
     return lambda entry: entry.metadata.get(name)
 
@@ -447,6 +453,22 @@ TAIL = (  # after the measured columns, each only if a row has a value
         unit="images",
         of=lambda entry: entry.strong_n,
         shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "worst_attacks",
+        _text,
+        "Attacks behind the `worst` columns, such as `fgsm+pgd`.",
+        of=lambda entry: "; ".join(sorted(set(map(attacks_in, entry.worst.values())))),
+        see="protocols",
+        shown=Shown.IF_UNLIKE,
+    ),
+    Column(
+        "strong_attacks",
+        _text,
+        "Attacks behind the `strong` columns, such as `pgd+apgd_ce+apgd_t`.",
+        of=lambda entry: "; ".join(sorted({attacks_in(name) for name, _ in entry.strong})),
+        see="protocols",
+        shown=Shown.IF_UNLIKE,
     ),
     Column(
         "attack_precision",
@@ -534,6 +556,7 @@ SOURCE = (
         "generated with that seed and the constants of CIFAR-C, or of the benchmark in brackets.",
         of=lambda entry: "+".join(sorted(entry.sources)),
         see="corruptions",
+        shown=Shown.IF_UNLIKE,
     ),
     Column(
         "source",
@@ -546,6 +569,7 @@ SOURCE = (
 
 LEADERBOARD = (*ENTRY, *MEASURED, STD, *TAIL, *MCE, *SOURCE)
 
+AUDIT_FILE = "audit.csv"  # in a results folder
 AUDIT = (
     Column("model", _text, "Name of the model."),
     Column("weights_sha256", _text, "SHA-256 of its weights, as in `results.csv`."),
@@ -710,7 +734,7 @@ EXTERNAL = (
 TABLES = {
     "results.csv": (*RESULTS, *OF_PRECISION, *OF_IMAGES, *ON_REQUEST),
     "leaderboard.csv": LEADERBOARD,
-    "audit.csv": AUDIT,
+    AUDIT_FILE: AUDIT,
     "leaderboard compare": COMPARISON,
     "external.csv": EXTERNAL,
     "leaderboard classes": (*CLASSES, *CONFUSION),

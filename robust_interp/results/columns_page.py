@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from robust_interp.results.columns import TABLES, Column
+from robust_interp.results.columns import AUDIT_FILE, TABLES, Column
 
 _HEAD = """\
 # Columns
@@ -23,7 +23,7 @@ _BEFORE = {
 Percentages have two decimals, `params_m` has three. Each measured column is the mean over train seeds, and is
 followed by the standard deviation over them. The measured columns depend on the request.
 """,
-    "audit.csv": "One row per finding, over all audits of the folder.\n",
+    AUDIT_FILE: "One row per finding, over all audits of the folder.\n",
     "external.csv": "One row per file and model that `robust-interp verify` judged. They are never ranked.\n",
     "leaderboard classes": "The table that `robust-interp leaderboard classes --format csv` prints.\n",
     "leaderboard compare": "The table that `robust-interp leaderboard compare --format csv` prints.\n",

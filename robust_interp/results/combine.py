@@ -28,7 +28,7 @@ from robust_interp.results.columns import (
 )
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
-from robust_interp.results.newest import by_age, trained_again
+from robust_interp.results.newest import by_age
 from robust_interp.results.ranks import ranked_by, ranked_by_in_file
 
 _DTYPES: dict[Type, Literal["Int64", "float64"]] = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
@@ -72,8 +72,9 @@ def gather(
     frames, titles = [], []
     if folders:
         runs, dataset = runs_in(folders, dataset, partial)
-        if newest and (again := trained_again(runs)):
-            runs = by_age(runs).newest
+        age = by_age(runs)
+        if newest and (again := age.trained_again()):
+            runs = age.newest
             said = f"trained again, only the newest weights count: {', '.join(again)}"
             warnings.warn(said, IgnoredWarning, stacklevel=2)
         frames.append(leaderboard.entries_frame(*runs))
@@ -270,7 +271,7 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     types = dict.fromkeys(integers(LEADERBOARD), "Int64") | {"params_m": "float64"}
     typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
     stacked = pd.concat(typed, ignore_index=True).reindex(columns=columns)
-    return stacked.fillna({"attack_precision": ""})
+    return stacked.fillna(dict.fromkeys(("attack_precision", "worst_attacks", "strong_attacks"), ""))
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ import math
 
 import pandas as pd
 
+from robust_interp.attacks.table import is_known
 from robust_interp.core import statistics
 from robust_interp.corruptions import CORRUPTIONS
 from robust_interp.results.column_names import parse, std_of
@@ -16,7 +17,8 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     """Return the 95 % interval of an accuracy on a leaderboard, in percent; None if it is unknown.
 
     Over several train seeds it is that of `over_seeds`. Otherwise it is Wilson's interval over the images,
-    except for means over severities, whose terms share their images.
+    except for means over severities, whose terms share their images. A column without a number may be such a
+    mean, so it has none unless the attack is known here.
 
     Args:
         line: Row of the leaderboard.
@@ -30,8 +32,8 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     named = parse(column)
     n = line.get("strong_n") if named.kind is Kind.STRONG else line["n_examples"]
     is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
-    # Nothing in the name of a plug-in's corruption tells that it is none of an attack without a radius.
-    is_mean = column in CORRUPTIONS
+    # Nothing in the name of a corruption of a plug-in tells that it is not an attack without a radius.
+    is_mean = column in CORRUPTIONS or (named.is_attack and not named.strength and not is_known(named.attack))
     is_share = not is_mean and (named.kind in (Kind.CLEAN, Kind.ATTACK) or named.strength > 0)
     if pd.isna(n) or is_over_seeds or not is_share:
         return None

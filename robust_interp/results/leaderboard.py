@@ -50,7 +50,9 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
         entry.improvements.get(column, math.nan) for entry, column in zip(entries, by, strict=True)
     ]
     frame["rank"] = _ranks(entries, lines, by)
-    apart = [name for name in ("preprocessing", "subset", "attack_precision") if name in extra]
+    apart = [
+        name for name in ("preprocessing", "subset", "attack_precision", "worst_attacks") if name in extra
+    ]
     order = ["protocol", "n_examples", *apart, "rank", "model", "recipe", "lambda_init", "members"]
     upwards = [name != "n_examples" for name in order]  # the most images first
     return frame.sort_values(order, ascending=upwards, na_position="last", ignore_index=True)

@@ -121,10 +121,13 @@ def _is_of_imagenet_c(sources: object) -> bool:
 
 def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
     """Return the position of the baseline's row with the most train seeds, by its `_circumstances`."""
-    name, _, recipe = baseline.partition("@")
-    fits = [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
+    names = [_entry(line) for _, line in complete.iterrows()]
+    name, recipe = (baseline, "") if baseline in names else baseline.rpartition("@")[::2]
+    fits = [
+        one == name and recipe in ("", of_one) for one, of_one in zip(names, complete["recipe"], strict=True)
+    ]
     if not any(fits):
-        raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
+        raise unknown("baseline", baseline, set(names))
     found = complete.assign(place=range(len(complete)), seeds=complete["seeds"].fillna(0))[fits]
     alike = _circumstances(found).assign(recipe=found["recipe"])
     most = found["seeds"].groupby([alike[name] for name in alike]).transform("max")

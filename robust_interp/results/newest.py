@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from robust_interp.results.entries import entry_key
@@ -20,6 +20,17 @@ class ByAge(NamedTuple):
 
     newest: list[list[Score]]
     older: list[Score]
+
+    def trained_again(self, models: Collection[str] | None = None) -> list[str]:
+        """Return the labels of classifiers that were measured with older weights, too.
+
+        Args:
+            models: Names of the models to consider; None means all.
+        """
+        scores = [*(score for run in self.newest for score in run), *self.older]
+        names = labels([score.classifier for score in scores])[len(scores) - len(self.older) :]
+        told = zip(names, self.older, strict=True)
+        return list(dict.fromkeys(name for name, s in told if models is None or s.classifier.model in models))
 
 
 def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
@@ -44,14 +55,6 @@ def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
             is_older = weights != last[line] or any((line.images, member) in replaced for member in members)
             (older if is_older else newest[-1]).append(score)
     return ByAge(newest, older)
-
-
-def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
-    """Return the labels of classifiers that were measured with older weights, too."""
-    older = {id(score) for score in by_age(runs).older}
-    scores = [score for run in runs for score in run]
-    named = zip(labels([score.classifier for score in scores]), scores, strict=True)
-    return list(dict.fromkeys(name for name, score in named if id(score) in older))
 
 
 def lineage(card: ModelCard) -> tuple:

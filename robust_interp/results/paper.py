@@ -360,9 +360,10 @@ def _ensembles(board: pd.DataFrame) -> Scoped:
             (board["model"] == together["model"])
             & (board["lambda_init"] == together["lambda_init"])
             & (board["members"] == 1)
-            & (board["seeds"].isna() | (board["seeds"] == together["members"]))  # its members, no others
         ]
-        pairs = [(together, line) for _, line in alone.iterrows()]
+        runs = [run for of_one in alone["runs"] for run in of_one]
+        members = together["members"]  # its members, no others
+        pairs = [(together, run) for run in runs if pd.isna(run["seeds"]) or run["seeds"] == members]
         yield f"{together['model']} x{together['members']}", list(_measured(pairs, AT_2))
 
 
@@ -435,14 +436,14 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     """Merge the rows of each network from several runs. Each number is the one over the most train seeds.
 
     The columns ``<column>_seeds`` and ``<column>_source`` contain its number of train seeds and its source of
-    the corrupted images.
+    the corrupted images, and the column ``runs`` the rows that were merged.
     """
     lines, columns = [], measured_in(board)
     alike = ["model", "recipe", "lambda_init", "members", "n_examples", *_of_images(board)]
     for _, group in board.groupby(alike, sort=False, dropna=False):
         ordered = group.sort_values("seeds", ascending=False, kind="stable", na_position="last")
         runs = ordered.to_dict("records")
-        line = dict(runs[0])
+        line = runs[0] | {"runs": [pd.Series(run) for run in runs]}
         for column in columns:
             best = next((run for run in runs if pd.notna(run[column])), runs[0])
             line |= {name: best[name] for name in (column, std_of(column))}

@@ -10,7 +10,12 @@ import pandas as pd
 from robust_interp.results.column_names import measured_in, parse
 from robust_interp.results.columns import ACCURACY, OF_IMAGES_COLUMNS, RANKED_BY
 
-_ALIKE = ("n_examples", "attack_precision", *OF_IMAGES_COLUMNS)  # rows are ranked among those alike in these
+_ALIKE = (
+    "n_examples",
+    "attack_precision",
+    "worst_attacks",
+    *OF_IMAGES_COLUMNS,
+)  # rows are ranked among those alike in these
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:
@@ -105,7 +110,13 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
     ranked = set(board["protocol"][board["rank"].notna()])
-    alike = "protocol, images and attack precision" if "attack_precision" in board else "protocol and images"
+    also = [
+        word
+        for name, word in (("attack_precision", "attack precision"), ("worst_attacks", "attacks"))
+        if name in board and (board[name].fillna("").groupby(board["protocol"]).nunique() > 1).any()
+    ]
+    *most, last = "protocol", "images", *also
+    alike = f"{', '.join(most)} and {last}"
     found = [f"rank by {' and '.join(by)}, among rows of the same {alike}"] if ranked and by else []
     if unclear := sorted(ranked - set(columns)):
         found.append(f"the ranks of protocol {' and '.join(unclear)} agree with no column")

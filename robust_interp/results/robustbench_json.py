@@ -98,18 +98,20 @@ def write(
     return {path: entry for path, (entry, _) in made.items()}
 
 
-def linf_radius(line: pd.Series, wanted_255: float) -> float | None:
+def linf_radius(line: pd.Series, wanted_255: float, scored: Iterable[Score] = ()) -> float | None:
     """Return the Linf radius to write for a row, in units of 1/255.
 
     Args:
         line: Row of the leaderboard.
         wanted_255: Preferred radius in units of 1/255.
+        scored: The scores behind the board. They name the corruptions of plug-ins.
 
     Returns:
         The preferred radius if the row was attacked at it, otherwise the middle of the radii at which it was
         attacked; None without an Linf attack.
     """
-    corruptions = tuple(CORRUPTIONS)
+    made = [one for score in scored for one in score.perturbations]
+    corruptions = (*CORRUPTIONS, *{one.name for one in made if one.kind == "corruption"})
     attacks = [name for name in line.index if declaration(name, corruptions).kind is Kind.ATTACK]
     columns = [parse(name) for name in attacks if not pd.isna(line[name])]
     radii = sorted({column.radius for column in columns if column.norm == "Linf" and column.radius})
@@ -129,7 +131,7 @@ def _entries(
     """Yield the threat model and the JSON content of each file of a row."""
     if pd.isna(line.get("clean")):
         return
-    radius = linf_radius(line, eps_255)
+    radius = linf_radius(line, eps_255, scored)
     eps = None if radius is None else f"{radius:.10g}/255"
     attacked = _percent(line, attack_column("autoattack", "Linf", eps_255))
     missing = [] if attacked else [_without_autoattack(line, eps_255, scored)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 PASS, OPEN, WARN, FAIL = VERDICTS = ("pass", "open", "warn", "fail")  # from good to bad
 
 NOT_RUN = "not run"
+OF_CHECKS = (PASS, NOT_RUN, OPEN, WARN, FAIL)  # from good to bad
 
 PARTIAL = "partial"  # an audit that found nothing, but did not run all checks
 

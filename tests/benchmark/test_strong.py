@@ -71,8 +71,9 @@ def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
     board = leaderboard.entries_frame(scores(plan, store))
     assert list(board)[len(columns.ENTRY_COLUMNS) : -2] == [
         *("clean", "clean_std", "pgd_2", "pgd_2_std", "strong_2", "strong_2_std"),
-        "strong_n",
+        *("strong_n", "strong_attacks"),
     ]
+    assert set(board["strong_attacks"]) == {"pgd+apgd_ce+apgd_t"}
     assert list(board["strong_2"]) == [37.5, 37.5]
     assert list(board["strong_n"]) == [8, 8]
     assert list(board["rank"]) == [1, 1]  # by PGD, which is the same
@@ -114,8 +115,9 @@ def test_the_columns_are_written_read_and_merged(store, tmp_path, command):
         run(plain, [(card("b"), CLEAN, first(8)), (card("b"), attack("pgd", 2), first(5))], "worst")
     board, _, _ = combine.gather([path, tmp_path / "plain"])
     assert [name for name in board if name.startswith(("pgd", "worst", "strong")) and "_std" not in name] == [
-        *("pgd_2", "worst_2", "strong_2", "strong_n"),
+        *("pgd_2", "worst_2", "strong_2", "strong_n", "worst_attacks", "strong_attacks"),
     ]
+    assert list(board["worst_attacks"]) == ["pgd", ""]
     assert "strong_n" in command("leaderboard", path)[1]
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
-from support.hand_made import attack, card, corruption, ensemble, first, run
+from support.hand_made import attack, card, corruption, ensemble, first, measured, run
 from support.messages import one_line
 
 from robust_interp import zoo
@@ -184,7 +184,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
         "protocol worst, n = 10": lines,
         "protocol worst, n = 20": lines,
     }
-    assert "Rows are ranked and sorted within one protocol and number of images" in text
+    assert "Rows are ranked and sorted within each group" in text
     assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
     found = Page(text)
     assert found.faults == []
@@ -631,7 +631,8 @@ def test_seeds_that_agree_exactly_have_no_band(tmp_path):
 
 def test_published_rows_are_curves_of_reference(tmp_path):
     board, *_ = gather([Path(__file__).parents[2] / "leaderboards" / "paper_cifar10.csv"])
-    table = curves.published(board, {"in_resnet110", "net"})
+    panels = {(attack, together) for attack in ("fgsm", "ifgsm", "pgd") for together in (False, True)}
+    table = curves.published(board, {"in_resnet110", "net"}, panels)
     assert set(table["entry"]) == {"in_resnet110 (paper)"}
     single = table[(table["members"] == 1) & (table["series"] == "pgd")]
     # Of λ from 0.20 to 0.25, in the paper's table
@@ -1236,3 +1237,30 @@ def test_hostile_names_run_nothing_and_nothing_is_complained_of(report, tmp_path
     dom, console = opened(folder / "index.html", tmp_path / "profile")
     assert console == []
     assert HOSTILE in shown(dom)
+
+
+def test_published_rows_of_several_threat_models_are_curves_of_their_own():
+    board, *_ = gather([Path(__file__).parents[2] / "leaderboards" / "robustbench.csv"], "cifar10")
+    table = curves.published(board, {"Rice2020Overfitting"}, {("autoattack", False)})
+    (entry,) = set(table["entry"])
+    assert entry == "Rice2020Overfitting Linf (robustbench)"
+    linf = table.set_index(["series", "x"])["accuracy"]
+    # RobustBench's page: 85.34 % clean, 53.42 % under AutoAttack at 8/255
+    assert (linf["clean", 0], linf["autoattack", 8]) == (85.34, 53.42)
+
+
+def test_only_published_rows_that_are_drawn_are_in_legend_and_caption(tmp_path):
+    results = measure(tmp_path / "results", dataset="cifar10")  # under fgsm and pgd, which robustbench lacks
+    text = page.write([results, Path("robustbench")], tmp_path / "report").read_text(encoding="utf-8")
+    assert "Grey lines" not in text
+
+
+def test_captions_have_the_n_of_what_is_drawn(tmp_path):
+    with Store(tmp_path / "results") as store:
+        net = card("net")
+        plan = measured(store, [(net, made, first(8)) for made in (CLEAN, pgd(2))])
+        strong = measured(store, [(net, made, first(3, 5)) for made in (CLEAN, pgd(2))], "worst")
+        store.put_plan(replace(plan, strong=strong))
+    text = page.write([tmp_path / "results"], tmp_path / "report").read_text(encoding="utf-8")
+    assert "n = 10 test images" in text
+    assert "n = 5, 10 test images" not in text

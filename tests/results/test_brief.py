@@ -1,6 +1,7 @@
 """The texts of a leaderboard for readers."""
 
 import pandas as pd
+import pytest
 from statsmodels.stats.proportion import proportion_confint
 from support.hand_made import attack, card, corruption, ensemble, first, run
 
@@ -66,3 +67,39 @@ def test_no_column_at_all_is_refused(command, tmp_path):
     status, out, _ = command("leaderboard", tmp_path, "--models", "[a]", "--columns", "model,clean")
     assert status == 0
     assert "[a]" in out
+
+
+def test_the_source_of_the_corruptions_is_told_where_rows_with_one_differ(store_of):
+    def board(*sources):
+        lines = [(card(name), made, first(5)) for name in "abc"[: 1 + len(sources)] for made in (CLEAN,)]
+        lines += [
+            (card("abc"[at]), corruption("fog", s, source), first(4))
+            for at, source in enumerate(sources)
+            for s in range(1, 6)
+        ]
+        return store_of(lines)
+
+    assert "corruption_source" not in brief.for_readers(board("released", "released"))
+    told = brief.for_readers(board("generated@0", "released"))["corruption_source"]
+    assert sorted(told) == ["", "generated@0", "released"]
+
+
+def test_a_corruption_that_a_row_has_without_the_mean_is_shown(store_of):
+    noises = [corruption(name, s) for name in brief.MEANS["noise"] for s in range(1, 6)]
+    whole = [(card("a"), made, first(5)) for made in (CLEAN, *noises)]
+    part = [(card("b"), corruption("gaussian_noise", s), first(3)) for s in range(1, 6)]
+    assert not [name for name in brief.for_readers(store_of(whole)) if name.endswith("_noise")]
+    texts = brief.for_readers(store_of([*whole, (card("b"), CLEAN, first(5)), *part]))
+    assert dict(zip(texts["model"], texts["gaussian_noise"], strict=True)) == {"a": "50.0", "b": "30.0"}
+    assert "shot_noise" not in texts
+
+
+@pytest.fixture
+def store_of(tmp_path):
+    """Return the leaderboard of lines for `run`."""
+
+    def board(lines):
+        with Store(tmp_path / str(len(list(tmp_path.iterdir())))) as store:
+            return leaderboard.entries_frame(scores(run(store, lines), store))
+
+    return board

@@ -9,6 +9,7 @@ from support.hand_made import attack, card, corruption, first, run
 from robust_interp.core.errors import UserError
 from robust_interp.core.statistics import wilson
 from robust_interp.data import DATASETS
+from robust_interp.figures.classes import confusion_figure
 from robust_interp.results import classes, leaderboard
 from robust_interp.results.folders import of_models, runs_in
 from robust_interp.results.scores import scores
@@ -140,3 +141,7 @@ def test_each_entry_has_the_class_names_of_its_own_run(tmp_path):
     found = classes.by_entry(classes.by_class([[one], [other]], "clean")).values()
     assert [tuple(part["name"]) for part in found] == [ten, two]
     assert [part["n"].tolist() for part in found] == [10 * [2], [10, 10]]
+    panels = confusion_figure(classes.by_entry(classes.by_class([[one], [other]], "clean"))).axes
+    assert [text.get_text() for text in panels[1].get_xticklabels()] == [*ten, "none"]
+    assert [text.get_text() for text in panels[3].get_xticklabels()] == ["even", "odd", "none"]
+    assert panels[3].images[0].get_array().tolist() == [[100, 0, 0], [0, 100, 0]]

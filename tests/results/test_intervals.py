@@ -11,6 +11,7 @@ from robust_interp.results.combine import gather
 from robust_interp.results.folders import runs_in
 from robust_interp.results.intervals import interval, over_seeds
 from robust_interp.store import Store
+from robust_interp.store.cells import Perturbation
 
 UNKNOWN = (math.nan, math.nan)
 
@@ -54,5 +55,14 @@ def test_a_plugins_corruption_over_its_severities_has_no_interval_over_images(tm
         run(store, [(card("a"), corruption("rain", severity), first(5)) for severity in range(1, 6)])
     line = gather([tmp_path])[0].iloc[0]
     assert line["rain"] == 50
+    assert interval(line, "rain") is None  # it is not known here either, where it looks like an attack
     with CORRUPTIONS.registered("rain", CORRUPTIONS["fog"]):
         assert interval(line, "rain") is None
+
+
+def test_an_attack_without_a_radius_has_its_interval_over_images(tmp_path):
+    cw = Perturbation("attack", "cw", "cw", {"eps": 0})
+    with Store(tmp_path) as store:
+        run(store, [(card("a"), cw, first(5))])
+    line = gather([tmp_path])[0].iloc[0]
+    assert interval(line, "cw") == pytest.approx((23.6593, 76.3407), abs=1e-3)  # Wilson's of 5 of 10

@@ -16,7 +16,7 @@ from support.hand_made import LABELS, attack, card, corruption, ensemble, first,
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
-from robust_interp.results import brief, export, leaderboard
+from robust_interp.results import brief, export, leaderboard, ranks
 from robust_interp.results.columns import RESULT_COLUMNS
 from robust_interp.results.combine import gather
 from robust_interp.results.export import results_csv
@@ -357,7 +357,14 @@ def test_protocol_worst_asks_of_each_sample_to_survive_everything(store):
         "pgd_4": 20,
     }
     assert (line["worst_2"], line["worst_4"]) == (40, 10)
-    assert list(line)[-6:-2] == ["worst_2", "worst_2_std", "worst_4", "worst_4_std"]
+    assert list(line)[-7:-2] == ["worst_2", "worst_2_std", "worst_4", "worst_4_std", "worst_attacks"]
+
+
+def test_no_model_is_no_choice(store, command):
+    for action in ([], ["classes"]):
+        status, out, err = command("leaderboard", *action, "--models", "")
+        assert (status, out) == (2, "")
+        assert "it names no model" in err
 
 
 def test_the_worst_of_other_attacks_is_ranked_apart_and_takes_no_ones_place(store):
@@ -372,6 +379,13 @@ def test_the_worst_of_other_attacks_is_ranked_apart_and_takes_no_ones_place(stor
     board = leaderboard.entries_frame(*runs)
     lines = sorted(board[["model", "worst_2", "rank"]].values.tolist())
     assert lines == [["a", 30, 3], ["a", 60, 1], ["a", 80, 1], ["b", 50, 2]]
+    told = dict(zip(board["worst_2"], board["worst_attacks"], strict=True))
+    assert told == {80: "fgsm", 60: "fgsm+pgd", 50: "fgsm+pgd", 30: "fgsm+pgd"}
+    assert brief.for_readers(board)["worst_attacks"] == list(board["worst_attacks"])
+    assert "images and attacks" in ranks.about_ranks(board, {"worst": "worst_2"})
+    alike = board[board["worst_attacks"] != "fgsm"]
+    assert "worst_attacks" not in brief.for_readers(alike)
+    assert "protocol and images" in ranks.about_ranks(alike, {"worst": "worst_2"})
 
 
 def both(first_classifier, second_classifier, fgsm, pgd):

@@ -312,3 +312,8 @@ def test_alexnet_says_where_its_errors_do_not_belong(store):
 def test_a_row_that_is_called_alexnet_is_taken_itself(store):
     (line,) = with_mce(board_of(store, *measured(COMMON15, model="AlexNet")), "AlexNet").to_dict("records")
     assert math.isnan(line["mce(AlexNet)"])  # of an error of 0
+
+
+def test_a_baseline_may_have_an_at_sign_in_its_name(store):
+    frame = two_models(store).replace({"model": {"base": "hub:base@v2"}})
+    assert with_mce(frame, "hub:base@v2")["mce(hub:base@v2)"]["base"] == 100

@@ -9,7 +9,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.report import curves
 from robust_interp.results import compare
 from robust_interp.results.folders import runs_in
-from robust_interp.results.newest import by_age, trained_again
+from robust_interp.results.newest import by_age
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -69,7 +69,7 @@ def test_a_comparison_and_the_curves_show_the_same_weights(tmp_path):
     compared = compare.from_folders([tmp_path], "a", "b")
     assert curve == {"clean": 90, "pgd": 90}
     assert compared.frame.set_index("column")["accuracy_a"].to_dict() == {"clean": 90, "pgd_2": 90}
-    assert trained_again(runs) == ["a seed 0"]
+    assert by_age(runs).trained_again() == ["a seed 0"]
     assert compared.left_out == [
         "a: train seed 0 measured with several weights; only those measured last are compared"
     ]
@@ -83,7 +83,7 @@ def test_an_ensemble_of_older_weights_is_older_too(tmp_path):
         "ax2: train seeds 0, 1 measured with several weights; only those measured last are compared"
     ]
     runs = runs_in([tmp_path])[0]
-    assert trained_again(runs) == ["a seed 0", "a seed 1", "a x2"]
+    assert by_age(runs).trained_again() == ["a seed 0", "a seed 1", "a x2"]
     gains = curves.improvements(runs).set_index("entry")["improvement"].to_dict()
     assert gains == {"a ×2": 20, "b ×2": 20}
 
@@ -96,7 +96,7 @@ def test_an_ensemble_whose_member_was_trained_again_is_older(tmp_path):
         run(store, [*lines, (card("b"), CLEAN, first(3))])
         run(store, [(replace(members[0], identity={"weights": "again"}), CLEAN, first(7))])
     runs = runs_in([tmp_path])[0]
-    assert trained_again(runs) == ["a seed 0", "a x2"]
+    assert by_age(runs).trained_again() == ["a seed 0", "a x2"]
     with pytest.raises(UserError, match="ax2 was measured before a member was trained again"):
         compare.from_folders([tmp_path], "ax2", "b")
 
@@ -115,3 +115,17 @@ def test_an_ensemble_is_not_older_on_images_on_which_its_members_are_the_newest(
     newest, older = by_age(runs_in([tmp_path])[0])
     assert [(score.classifier.label, score.row["n"]) for score in older] == [("a seed 0", 10)]
     assert [score.row["n"] for score in newest[1]] == [20, 20, 20]
+
+
+def test_a_curve_of_an_ensemble_alone_knows_that_a_member_was_trained_again(tmp_path, command):
+    old, other = card("a"), card("b")
+    new = replace(old, identity={"weights": "again"})
+    with Store(tmp_path / "results") as store:
+        for member, right in ((old, 5), (new, 8)):
+            lines = [(one, made, first(right)) for one in (member, other) for made in (CLEAN, PGD)]
+            both = replace(ensemble(member, other), model="a+b", seeds=())
+            run(store, [*lines, *((both, made, first(right)) for made in (CLEAN, PGD))])
+    status, out, _ = command("plot", "curve", tmp_path / "results", "--models", "a+b")
+    assert status == 0
+    assert [line.split("|")[1].strip() for line in out.splitlines() if "pgd" in line] == ["a+b ×2"]
+    assert "only the newest weights are drawn: a+b" in out

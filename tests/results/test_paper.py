@@ -496,3 +496,13 @@ def test_results_and_files_that_tell_their_dataset_need_no_option(command, tmp_p
 def test_no_numbers_for_other_datasets():
     with pytest.raises(UserError, match="no numbers for digits, only for cifar10, cifar100"):
         paper.compare(board(), "digits")
+
+
+def test_an_ensemble_is_compared_with_its_own_seeds_whatever_was_measured_later():
+    """Three seeds and their ensemble, then five seeds: the mean of its members is that of three."""
+    together, three, five = {"noise": 70.0}, {"noise": (60.0, 1.0)}, {"noise": (75.0, 1.0)}
+    lines = [("in_resnet110", 3, 3, together), ("in_resnet110", 1, 3, three), ("in_resnet110", 1, 5, five)]
+    claims = paper.compare(board(*lines), "cifar10").claims
+    found = verdicts(claims, "more accurate than the mean", "measured")
+    assert list(found) == ["in_resnet110 x3, quick, n = 500"]
+    assert found["in_resnet110 x3, quick, n = 500"].startswith("holds")
