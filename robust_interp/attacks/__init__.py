@@ -8,7 +8,6 @@ an attack is built.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from robust_interp.attacks.parse import check_eps, parse_attacks
@@ -44,14 +43,14 @@ __all__ = [
     "parse_attacks",
     "passes",
     "passes_alone",
-    "start_noise",
     "step_warning",
     "torchattacks_classes",
 ]
-_WITH_TORCH = {"AttackRunner": "runner", "start_noise": "random_draws"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WITH_TORCH:
+    if name != "AttackRunner":  # it needs torch
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_WITH_TORCH[name]}"), name)
+    from robust_interp.attacks.runner import AttackRunner
+
+    return AttackRunner

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import TypeGuard
 
 from robust_interp.attacks.table import ATTACKS, AttackType, type_of
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import is_real
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
 from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_255
 
@@ -63,7 +63,7 @@ def _is_same(one: Perturbation, other: Perturbation) -> bool:
 
 
 def _is_close(one: Scalar, other: Scalar) -> bool:
-    return one == other or (_is_number(one) and _is_number(other) and math.isclose(one, other))
+    return one == other or (is_real(one) and is_real(other) and math.isclose(one, other))
 
 
 def _norm(spec: Spec, kind: AttackType) -> str:
@@ -96,7 +96,7 @@ def _perturbation(
         listed = ", ".join(kind.takes) or "none"
         raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
     # A radius of 0, possible only in a spec, is a control: the accuracy must equal the clean accuracy.
-    eps = None if radius is None else 0.0 if _is_number(radius) and radius == 0 else check_eps(radius, norm)
+    eps = None if radius is None else 0.0 if is_real(radius) and radius == 0 else check_eps(radius, norm)
     usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
     usual = {key: _absolute(value, eps) for key, value in usual.items()}
     params = usual | {key: _absolute(value, eps) for key, value in spec.params.items() if key != "eps"}
@@ -154,12 +154,8 @@ def check_eps(eps: object, norm: str = "Linf") -> float:
     raise UserError(f"an {norm} eps must be a number above 0, in [0, 1] pixels (such as 0.5), not {eps}")
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _is_distance(value: object, norm: str) -> TypeGuard[float]:
-    if not _is_number(value):
+    if not is_real(value):
         return False
     return 0 < value <= (1 if norm == "Linf" else math.inf) and value != math.inf  # false for NaN
 
@@ -189,7 +185,7 @@ def _check_like(name: str, key: str, value: object, usual: object) -> None:
         if type(value) is not type(usual):
             what = "a word" if isinstance(usual, str) else "True or False"
             raise UserError(f"{name}: {key} must be {what}, not {value}")
-    elif not _is_number(value) or not 0 <= value < math.inf:
+    elif not is_real(value) or not 0 <= value < math.inf:
         raise UserError(f"{name}: {key} must be a number of at least 0, not {value}")
 
 

@@ -14,7 +14,7 @@ Adversarial Robustness* (2019).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,6 +148,67 @@ class MeasuredAttack:
     def __str__(self) -> str:
         low, high = wilson(int(self.stands.sum()), len(self.stands))
         return f"accuracy under {self.name}: {percent(self.accuracy)} % ({percent(low)} to {percent(high)})"
+
+
+def deterministic(n: int, passes: int, error: str = "") -> Finding:
+    """Check that the model gives the same outputs each time.
+
+    Args:
+        n: Number of images.
+        passes: Number of forward passes that were compared.
+        error: What differs; empty if nothing does.
+    """
+    same = f"{n} images: same predictions {passes} times, and with a gradient as without"
+    return Finding("deterministic", FAIL if error else PASS, error or same, n)
+
+
+def no_gradient(n: int, thresholds: Thresholds) -> Finding:
+    """Return the finding of the check `gradients` on a model that no attack can follow.
+
+    Args:
+        n: Number of images of the audit.
+        thresholds: Limits, as for `gradients`.
+    """
+    detail = "the model lets no gradient through to its input"
+    return Finding("gradients", FAIL, detail, n, value=100.0, threshold=thresholds.blind)
+
+
+def step_size(
+    column: str, eps_255: float | None, alpha_255: float, steps: int, warning: str | None
+) -> Finding:
+    """Check that a step is not larger than the ball and that all steps together can reach its boundary.
+
+    Args:
+        column: The audited attack with its radius.
+        eps_255: The radius, in units of 1/255.
+        alpha_255: Length of a step, in the same unit.
+        steps: Number of steps.
+        warning: What is wrong with the steps; None if nothing is.
+    """
+    detail = warning or f"{column}: {steps} steps of {alpha_255:g}/255"
+    verdict = WARN if warning else PASS
+    return Finding("step_size", verdict, detail, 0, eps_255, value=alpha_255, threshold=eps_255)
+
+
+def comparisons(at: Mapping[str, MeasuredAttack], thresholds: Thresholds) -> list[Finding]:
+    """Return the findings of the checks that compare attacks at one radius.
+
+    Args:
+        at: The results by part of the audit; ``row`` and ``one_step`` must be among them.
+        thresholds: Limits, as for `gain`.
+    """
+    row, one_step = at["row"], at["one_step"]
+    iterative = [
+        at[part] for part in ("row", "iterative", "more_steps", "restarts", "strongest") if part in at
+    ]
+    found = [challenge("one_step", one_step, row, iterative)]
+    for part in ("more_steps", "restarts", "strongest"):
+        if part in at:
+            found.append(gain(part, at[part], row, thresholds))
+    for part in ("black_box", "transfer"):
+        if part in at:
+            found.append(challenge(part, at[part], row, [one_step, *iterative]))
+    return found
 
 
 def challenge(

@@ -24,7 +24,6 @@ from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.options import Options
 from robust_interp.audit.parts import parts_of, step_of, transferred
 from robust_interp.audit.table import lines
-from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.cost import choose_threads
 from robust_interp.benchmark.measure import Executor, make_jobs, run_jobs
@@ -40,13 +39,14 @@ from robust_interp.benchmark.settings import (
     threads_of,
 )
 from robust_interp.benchmark.watch import UNWATCHED, Watch
-from robust_interp.benchmark.workers import Asked, MeasurementPool, measurement_pool
+from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
-from robust_interp.classifiers.resolve import is_of_the_zoo, load_all, resolve, without_failed
+from robust_interp.classifiers.resolve import is_of_the_zoo
+from robust_interp.classifiers.selection import Selection
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
-from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.errors import RandomModelError
 from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import ProgressCallback, no_progress
@@ -55,7 +55,7 @@ from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
 from robust_interp.store.finished import require_outcome
-from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
+from robust_interp.store.verdicts import NOT_RUN
 
 DEFAULT_N = 200
 
@@ -85,14 +85,12 @@ class Audit:
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         self.refused: list[AuditedModel] = []
         self._pool: MeasurementPool | None = None
-        self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
         self._is_loaded = False
-        self._asked: list[Asked] = [
-            (request.modules or request.models, replace(resolve_options(request), check_each=True))
-        ]
-        found = resolve(*self._asked[0], self.dataset, progress, self._refuse)
-        self.targets = self._sorted(found)
-        for shape in {self._on(target).dataset.shape for target in self.targets}:
+        asked = request.modules or request.models, replace(resolve_options(request), check_each=True)
+        self._chosen = Selection(*asked, self.dataset, progress, self._refuse)
+        self._selections = [self._chosen]
+        self.targets = self._sorted(self._chosen.targets)
+        for shape in {view.dataset.shape for view in self.runner.views_of(self.targets)}:
             for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
                 attacks.check_fits(perturbation, self.dataset.classes, shape)
         self._source = self._named(options.source, request) if options.source else None
@@ -106,15 +104,15 @@ class Audit:
         options = replace(
             asked, mean=None, std=None, weights_key=None, checkpoint=None, seeds=seeds, check_each=True
         )
-        self._asked.append(((name,), options))
-        return resolve((name,), options, self.dataset)[0]
+        self._selections.append(Selection((name,), options, self.dataset))
+        return self._selections[-1].targets[0]
 
     def _refuse(self, name: str, error: RandomModelError) -> None:
         if all(one.card.model != name for one in self.refused):  # names may be resolved several times
             self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)]))
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
-        return sorted(targets, key=lambda target: _place(target, self._request))
+        return sorted(targets, key=lambda target: _order(target, self._request))
 
     def load(self, progress: ProgressCallback = no_progress) -> None:
         """Load every model. Checkpoints that cannot be measured and are not named are left out.
@@ -125,15 +123,8 @@ class Audit:
         Raises:
             UserError: if a model that is named cannot be measured, or none can.
         """
-        for found in without_failed(
-            lambda targets: load_all(targets, self._load, progress),
-            self.targets,
-            *self._asked[0],
-            self.dataset,
-            self._failed,
-            self._refuse,
-        ):
-            self.targets = self._sorted(found)
+        self._chosen.load(self._load, progress, self._sorted)
+        self.targets = self._sorted(self._chosen.targets)
         if self._source:
             self._load(self._source)
         self._is_loaded = True
@@ -151,8 +142,8 @@ class Audit:
 
     @property
     def is_incomplete(self) -> bool:
-        """Whether a model that was asked for was left out, since it is broken."""
-        return any(target.left_out for target in self.targets)
+        """Whether a checkpoint that was asked for was left out, since it is broken."""
+        return self._chosen.is_incomplete
 
     def _on(self, target: Target) -> Runner:
         """Return the runner for the images in the form that a target takes."""
@@ -221,16 +212,8 @@ class Audit:
             return
         if not self._is_loaded:
             self.load()
-        targets = [*self.targets, *([self._source] if self._source else [])]
-        with measurement_pool(
-            workers,
-            self._request,
-            self._asked,
-            targets,
-            self.runner,
-            folder,
-            self._failed,
-        ) as self._pool:
+        pool = measurement_pool(workers, self._request, self._selections, self.runner, folder)
+        with pool as self._pool:
             yield self._pool
 
     def run(
@@ -254,7 +237,7 @@ class Audit:
         if not self._is_loaded:
             self.load()
         self.runner.expect(self.targets, self.n)
-        for view in dict.fromkeys(map(self._on, self.targets)):
+        for view in self.runner.views_of(self.targets):
             view.compare_content(store, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
             if executor:
@@ -273,8 +256,6 @@ class Audit:
                     targets |= {one.key: one for one in needed}
             except RandomModelError:  # `_audit` reports it as a finding
                 continue
-        for dataset in {self._on(target).dataset for target in targets.values()}:
-            store.put_labels(dataset.fingerprint, dataset.labels)
         run_jobs(jobs, list(targets.values()), self.runner, store, watch, executor)
 
     @cached_property
@@ -286,13 +267,11 @@ class Audit:
 
     def _audited(self, store: Store, watch: Watch) -> Iterator[AuditedModel]:
         for target in self.targets:
-            dataset = self._on(target).dataset
-            store.put_labels(dataset.fingerprint, dataset.labels)
             one = AuditedModel(target.card, self._audit(target, store, watch))
             text = json.dumps(list(lines(one, self.dataset.name)))
             classifier = digest(target.card.identity)
             conclusion = str(replace(one.conclusion, eps=()))
-            store.put_audit(classifier, dataset.fingerprint, conclusion, text)
+            store.put_audit(classifier, self._on(target).dataset.fingerprint, conclusion, text)
             yield one
 
     def _audit(self, target: Target, store: Store, watch: Watch) -> list[Finding]:
@@ -301,13 +280,10 @@ class Audit:
         except RandomModelError as error:
             return [_random(error)]
         count = min(REPEATED_ON, len(self.dataset))
-        detail = f"{count} images: same predictions {REPEATS + 1} times, and with a gradient as without"
-        found = [Finding("deterministic", PASS, detail, count)]
+        found = [checks.deterministic(count, REPEATS + 1)]
         runner = self._on(target)
         if not self._lets_gradients_through(classifier, runner):
-            detail = "the model lets no gradient through to its input"
-            limit = self.thresholds.blind
-            return [*found, Finding("gradients", FAIL, detail, self.n, value=100.0, threshold=limit)]
+            return [*found, checks.no_gradient(self.n, self.thresholds)]
         measured = self._measured(target, store, watch)
         losses = {eps: trace(row, classifier, runner, self.n) for eps, row in self.parts["trace"].items()}
         found += self._judged(measured, losses, self._as_probabilities(classifier, runner))
@@ -345,8 +321,7 @@ class Audit:
 
     def _lets_gradients_through(self, classifier: nn.Module, runner: Runner) -> bool:
         with measurement_mode(classifier):
-            device = next((tensor.device for tensor in classifier.parameters()), "cpu")
-            images = torch.from_numpy(runner.dataset.pixels(0, 1)).to(device).requires_grad_()
+            images = runner.pixels(CLEAN, 0, 1).requires_grad_()
             return classifier(images.clone()).requires_grad
 
     def _standing(self, cell: Cell, eps_255: float, store: Store) -> MeasuredAttack:
@@ -371,7 +346,7 @@ class Audit:
             )
             steps = self.parts["trace"][eps].integer("steps")
             found += checks.loss(row.name, eps, losses[eps], self.thresholds, steps)
-            found += _compared(at, self.thresholds)
+            found += checks.comparisons(at, self.thresholds)
         rows, large = measured["row"].values(), measured["large_eps"].values()
         found += checks.monotone([*measured["clean"].values(), *rows, *large])
         found += [checks.large_eps(one, self.thresholds) for one in large]
@@ -381,7 +356,7 @@ class Audit:
         return found
 
 
-def _place(target: Target, request: Request) -> int:
+def _order(target: Target, request: Request) -> int:
     """Return the index of the first requested name that matches a model.
 
     Models that match no requested name come last.
@@ -391,34 +366,13 @@ def _place(target: Target, request: Request) -> int:
     return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 
 
-def _compared(at: dict[str, MeasuredAttack], thresholds: Thresholds) -> list[Finding]:
-    """Return the findings of the checks that compare attacks at one radius."""
-    row, one_step = at["row"], at["one_step"]
-    iterative = [
-        at[part] for part in ("row", "iterative", "more_steps", "restarts", "strongest") if part in at
-    ]
-    found = [checks.challenge("one_step", one_step, row, iterative)]
-    for part in ("more_steps", "restarts", "strongest"):
-        if part in at:
-            found.append(checks.gain(part, at[part], row, thresholds))
-    for part in ("black_box", "transfer"):
-        if part in at:
-            found.append(checks.challenge(part, at[part], row, [one_step, *iterative]))
-    return found
-
-
 def _step_size(row: Perturbation) -> Finding:
-    """Check that a step is not larger than the ball and that all steps together can reach its boundary."""
-    line, eps_255 = attacks.step_warning(row), row.eps_255
-    alpha_255 = 255 * step_of(row)
-    detail = line or f"{row.column}: {row.params['steps']} steps of {alpha_255:g}/255"
-    return Finding(
-        "step_size", WARN if line else PASS, detail, 0, eps_255, value=alpha_255, threshold=eps_255
-    )
+    warning, steps = attacks.step_warning(row), row.integer("steps")
+    return checks.step_size(row.column, row.eps_255, 255 * step_of(row), steps, warning)
 
 
 def _random(error: RandomModelError) -> Finding:
-    return Finding("deterministic", FAIL, str(error), REPEATED_ON)
+    return checks.deterministic(REPEATED_ON, REPEATS + 1, str(error))
 
 
 def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from robust_interp.attacks import AttackRunner, is_alone
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.isolation import measurement_mode
-from robust_interp.store.cells import Perturbation
+from robust_interp.store.cells import CLEAN, Perturbation
 
 
 class _NotOnceEach(BaseException):
@@ -66,7 +66,7 @@ def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: 
 
     def losses(ids: np.ndarray) -> np.ndarray:
         start, stop = int(ids[0]), int(ids[-1]) + 1
-        images = torch.from_numpy(runner.dataset.pixels(start, stop)).to(runner.device)
+        images = runner.pixels(CLEAN, start, stop)
         labels = torch.from_numpy(runner.dataset.labels[start:stop]).to(runner.device)
         traced = _LossTrace(classifier, labels)
         try:

@@ -19,12 +19,13 @@ from torch.utils.data import Dataset as TorchDataset
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import check_count, whole_number
+from robust_interp.benchmark.settings import checked_count
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.classifiers.objects import name_of
 from robust_interp.core import environment, precision
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import whole_number
 from robust_interp.core.paths import expanded
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import nearest
@@ -224,7 +225,7 @@ def evaluate(
 
 
 def _workers(count: object) -> Workers | None:
-    number = check_count("workers", count, 1)
+    number = checked_count("workers", count, 1)
     return None if number is None else Workers(number)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options, threads_of
 from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
-from robust_interp.classifiers.resolve import load_all, resolve, without_failed
+from robust_interp.classifiers.selection import Selection
 from robust_interp.classifiers.target import Target
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
@@ -34,7 +35,6 @@ class Benchmark:
 
     Attributes:
         dataset: The data set of the request.
-        targets: The targets to measure.
         plan: The cells of all targets; `plan.strong` holds those of the columns ``strong_<eps>``.
         runner: Computes the predictions.
 
@@ -53,13 +53,22 @@ class Benchmark:
         self._compile = checked_compile(request.compile)
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
-        self._named = request.modules or request.models, resolve_options(request)
-        self.targets = resolve(*self._named, self.dataset, progress)
+        asked = request.modules or request.models, resolve_options(request)
+        self._selection = Selection(*asked, self.dataset, progress)
         _refuse_two_weights(target.card for target in self.targets)
-        self.plan = self._planned(request)
+        self.plan = self._planned(self.targets)
         self._is_loaded = False
-        self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
         self._threads: Threads | None = None
+
+    @property
+    def targets(self) -> list[Target]:
+        """The targets to measure; `load` leaves out checkpoints that cannot be."""
+        return self._selection.targets
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a checkpoint that was asked for was left out, since it is broken."""
+        return self._selection.is_incomplete
 
     @contextmanager
     def in_workers(
@@ -90,11 +99,9 @@ class Benchmark:
         with measurement_pool(
             workers,
             self._request,
-            [self._named],
-            self.targets,
+            [self._selection],
             self.runner,
             folder,
-            self._failed,
             lambda count: self._worth_compiling(store, count),
         ) as self._pool:
             each_of = f"in each of {self._pool.workers.count} workers"
@@ -103,10 +110,11 @@ class Benchmark:
             yield
         self._pool = None
 
-    def _planned(self, request: Request) -> Plan:
+    def _planned(self, targets: Iterable[Target]) -> Plan:
         """Return one plan of all targets. Each target is measured on the images in its own preprocessing."""
+        request = self._request
         cards: dict[Runner, list[ModelCard]] = {}
-        for target in self.targets:
+        for target in targets:
             cards.setdefault(self.runner.for_dataset(target.dataset), []).append(target.card)
         return join_plans(
             [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
@@ -129,32 +137,25 @@ class Benchmark:
             self._pool.wait()
             progress(1.0, "")
             return
-        self.runner.check(self._cells_missing(store))  # before the models, since loading may take long
+        self.runner.check_precisions(
+            self._cells_missing(store)
+        )  # before the models, since loading may take long
         self._load_here(store, progress, self.runner.device)
         self._is_loaded = True
 
     def _load_here(self, store: Store, progress: ProgressCallback, device: torch.device) -> None:
         """Load every model that is still to be measured, and leave out those that cannot be."""
-        for found in without_failed(
-            lambda targets: self._loaded(targets, store, progress, device),
-            self.targets,
-            *self._named,
-            self.dataset,
-            self._failed,
-        ):
-            self.targets = found
-            self.plan = self._planned(self._request)
+        self._selection.load(lambda target: target.load(device), progress, partial(self._to_load, store))
 
-    def _loaded(
-        self, targets: Iterable[Target], store: Store, progress: ProgressCallback, device: torch.device
-    ) -> dict[str, UserError]:
-        """Load the targets that are still to be measured; return the error of each failed one by its key."""
+    def _to_load(self, store: Store, targets: list[Target]) -> list[Target]:
+        """Plan these targets, and return those that are still to be measured, with members of ensembles."""
+        self.plan = self._planned(targets)
         needed, cells = set[str](), self._cells_missing(store)
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
-        return load_all(todo, lambda target: target.load(device), progress)
+        return todo
 
     def run(self, store: Store, watch: Watch = UNWATCHED) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
@@ -186,13 +187,8 @@ class Benchmark:
     def _compare_images(self, store: Store) -> None:
         """Check some images: they must be those of the stored results, which the tables show, too."""
         n = max(part.n for part in self.plan.parts)
-        for view in dict.fromkeys(self.runner.for_dataset(target.dataset) for target in self.targets):
+        for view in self.runner.views_of(self.targets):
             view.compare_content(store, n)
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether a model that was asked for was left out, since it is broken."""
-        return any(target.left_out for target in self.targets)
 
     def report(self, store: Store) -> Report:
         """Score all cells of the plan, as far as they are stored.

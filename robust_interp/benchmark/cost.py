@@ -120,7 +120,7 @@ def estimate(
         UserError: if a model cannot be measured on the device.
     """
     timing, remaining = _Timing(targets, runner), list(_remaining(plan, store, runner.batch_size))
-    runner.check(cell for _, cell in remaining)
+    runner.check_precisions(cell for _, cell in remaining)
     # Progress counts timings, not cells: only the first cell of an architecture takes time.
     timed = {
         (cell.classifier.model, size): cell.classifier

@@ -23,7 +23,7 @@ from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import lock_file, make_folder, write_text
+from robust_interp.core.files import lock_file, make_folder, sha256_of, write_text
 from robust_interp.data.dataset import RANGE_TOLERANCE
 from robust_interp.data.npz import read_arrays
 from robust_interp.results import rows
@@ -97,8 +97,7 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
             f"{dataset.name}, the farthest {told} (image {ids[deltas.argmax()]}): give the radius that they "
             "were made for, and indices if they are not the first images"
         )
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    return External(path.name, sha256, images, ids, deltas, norm, eps)
+    return External(path.name, sha256_of(path), images, ids, deltas, norm, eps)
 
 
 def common_images(targets: Iterable[Target]) -> data.Dataset | None:

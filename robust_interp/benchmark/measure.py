@@ -144,7 +144,7 @@ class LocalWorker:
         if cell.perturbation.kind != "attack":
             return None, ""
         if self._attack is None or self._attack[0] != cell.key:
-            self._runner.check([cell])
+            self._runner.check_precisions([cell])
             seen, engine = self._backends.of(task)
             attack = attacks.AttackRunner(cell.perturbation, seen, self._step_callback(cell), self._judge)
             self._attack = cell.key, attack, engine
@@ -181,16 +181,14 @@ def run(
     todo = group_by_target(cells, targets)
     runner.expect((target for target, _ in todo), plan.n)
     if executor is None:
-        runner.check(cells)
+        runner.check_precisions(cells)
         for target, _ in todo:  # load all first: a broken model fails at once, not after hours
             runner.load(target)
-    for view in dict.fromkeys(runner.for_dataset(target.dataset) for target in targets):
-        store.put_labels(view.dataset.fingerprint, view.dataset.labels)
     jobs = [job for target, of_target in todo for job in make_jobs(plan, of_target, target, runner)]
     with ExitStack() as beside:
         for view, of_view in _by_view(todo, runner).items() if executor is None else ():
             beside.enter_context(view.prefetch(_corrupted(of_view, store, plan.n)))
-        run_jobs(jobs, [target for target, _ in todo], runner, store, watch, executor)
+        run_jobs(jobs, targets, runner, store, watch, executor)
 
 
 def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> dict[Runner, list[Cell]]:
@@ -243,16 +241,18 @@ def run_jobs(
     watch: Watch = UNWATCHED,
     executor: Executor | None = None,
 ) -> None:
-    """Measure jobs until all of them are stored, by this or by other processes.
+    """Measure jobs until all of them are stored, by this or by other processes; store the labels, too.
 
     Args:
         jobs: The jobs; each comes after those that it follows.
-        targets: All targets that the jobs name.
+        targets: All targets that the jobs name, and maybe more.
         runner, store, watch, executor: See `run`.
 
     Raises:
         UserError: if a target cannot be measured; or, after all other jobs, if a task failed in the workers.
     """
+    for view in runner.views_of(targets):
+        store.put_labels(view.dataset.fingerprint, view.dataset.labels)
     scheduler = Scheduler(jobs, store, runner.dataset.labels, runner.task_end)
     by_key = {target.key: target for target in targets}
 

@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 
 from robust_interp import attacks, corruptions, data
-from robust_interp.benchmark.request import ATTACK_PRECISIONS, PROTOCOLS, STRONG, STRONG_N, Request
+from robust_interp.benchmark.request import ATTACK_PRECISIONS, STRONG, STRONG_N, Request
 from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.classifiers.ensemble import MEAN_GRADIENT, WHITE_BOX
+from robust_interp.core.choices import PROTOCOLS
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
 from robust_interp.results.columns import RANKED_BY

@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from robust_interp.benchmark import forms
 from robust_interp.benchmark.forms import Form
+from robust_interp.core.choices import AVERAGES, INTERPOLATIONS, PROTOCOLS, SUBSETS
 
 if TYPE_CHECKING:
     from torch import nn
 
     from robust_interp import data
 
-PROTOCOLS = ("final", "worst")
-AVERAGES = ("probabilities", "logits")
-SUBSETS = ("first", "random", "stratified")
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 COMPILE = ("auto", "on", "off")
 JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")

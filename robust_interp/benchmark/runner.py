@@ -127,6 +127,10 @@ class Runner:
         ]
         return [*lines, *(line for view in self.views for line in view._own_notes)]
 
+    def views_of(self, targets: Iterable[Target]) -> list[Runner]:
+        """Return the runners for the images that these targets take, each once."""
+        return list(dict.fromkeys(self.for_dataset(target.dataset) for target in targets))
+
     @property
     def _own_notes(self) -> list[str]:
         if self._max_batch == self.batch_size:
@@ -155,7 +159,7 @@ class Runner:
         return found
 
     def _first_part(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int) -> tuple[int, R]:
-        """How many samples the first part is made of, and what `work` returns for it; as of `in_parts`."""
+        """Return the number of images of the first part, and what `work` returns for it; see `in_parts`."""
         most = min(self._max_batch, len(ids))
 
         def first(count: int) -> tuple[int, R]:
@@ -193,7 +197,7 @@ class Runner:
         busy = torch.get_num_threads() if self.device.type == "cpu" else 1
         return self.corruptor.prefetch(wanted, spare_cpus(busy))
 
-    def check(self, cells: Iterable[Cell]) -> None:
+    def check_precisions(self, cells: Iterable[Cell]) -> None:
         """Check that the device supports the precision of all cells.
 
         Raises:
@@ -208,8 +212,8 @@ class Runner:
         Raises:
             UserError: if an image cannot be read.
         """
-        for dataset in {self.for_dataset(target.dataset).dataset for target in targets}:
-            dataset.expect(n)
+        for view in self.views_of(targets):
+            view.dataset.expect(n)
 
     def load(self, target: Target) -> nn.Module:
         """Load the classifier of a target on this runner's device.
@@ -357,24 +361,24 @@ class Runner:
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
-        parts = range(0, len(ids), self._max_batch)
-        judged = [
-            self.predictions(classifier, batch, ids[at : at + self._max_batch])
-            for at, batch in zip(parts, images.split(self._max_batch), strict=True)
-        ]
-        predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        predictions, found = self._in_batches(classifier, images, ids)
         if perturbation.rounded:
-            flags |= self._rounded(classifier, images, ids)
+            rounded, _ = self._in_batches(classifier, (255 * images).round() / 255, ids)
+            is_right = rounded == self.dataset.labels[ids]
+            flags |= np.where(is_right, ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
         return Part(ids, predictions, flags | found, deltas)
 
-    def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
-        """Classify images (n, C, H, W) rounded to multiples of 1/255; return flags (n,)."""
-        whole, right = (255 * images).round() / 255, []
-        for at in range(0, len(ids), self._max_batch):
-            part = ids[at : at + self._max_batch]
-            predictions, _ = self.predictions(classifier, whole[at : at + self._max_batch], part)
-            right.append(predictions == self.dataset.labels[part])
-        return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
+    def _in_batches(
+        self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Classify images as `predictions`, at most `_max_batch` at once."""
+        starts = range(0, len(ids), self._max_batch)
+        parts = [
+            self.predictions(classifier, batch, ids[at : at + self._max_batch])
+            for at, batch in zip(starts, images.split(self._max_batch), strict=True)
+        ]
+        predictions, flags = map(np.concatenate, zip(*parts, strict=True))
+        return predictions, flags
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
         """Return the images of ascending ids, see `pixels`. At most len(ids) images are loaded at once."""

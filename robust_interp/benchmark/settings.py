@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from numbers import Integral
 
 import numpy as np
 import torch
-from torch import nn
 
 from robust_interp import data, zoo
 from robust_interp.benchmark.forms import MOST_SEEDS
 from robust_interp.benchmark.request import COMPILE, DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core import threads
-from robust_interp.core.devices import resolve_device
+from robust_interp.core.devices import of_module, resolve_device
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import whole_number
 from robust_interp.core.paths import expanded
 from robust_interp.corruptions import Corruptor
 from robust_interp.corruptions.cache import Cache, cache_folder
@@ -36,14 +35,15 @@ def load_dataset(request: Request) -> data.Dataset:
             request.class_map,
             preprocessing,
             request.skip_unreadable,
-            check_count("decode_workers", request.decode_workers, 0),
+            checked_count("decode_workers", request.decode_workers, 0),
         )
         found = data.open_source(request.dataset, options)
         by_default = STRATIFIED if found.is_by_class else FIRST
     else:
         _refuse_for_arrays(request, preprocessing)
         found, by_default = _arrays(request), FIRST
-        if found.name not in data.DATASETS and request.n not in (None, "all") and found.is_by_class:
+        n = whole_number(request.n)
+        if found.name not in data.DATASETS and n is not None and n < len(found) and found.is_by_class:
             by_default = STRATIFIED
     subset, seed = request.subset or by_default, checked_seed(request.subset_seed)
     if subset == FIRST and seed:
@@ -98,7 +98,7 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
-        eot=check_count("eot", request.eot, 1) or 0,
+        eot=checked_count("eot", request.eot, 1) or 0,
         seed=checked_seed(request.seed),
     )
 
@@ -120,7 +120,7 @@ def device_of(request: Request) -> torch.device:
     Raises:
         UserError: if this machine has no such device.
     """
-    places = [_place(module) for module in request.modules.values()]
+    places = [of_module(module) for module in request.modules.values()]
     return resolve_device(request.device or next((str(place) for place in places if place), None))
 
 
@@ -150,7 +150,7 @@ def checked_batch_size(batch_size: object, device: torch.device) -> int:
     Raises:
         UserError: if it is not a whole number of at least 1.
     """
-    return check_count("batch size", batch_size, 1) or (4 * CHUNK if device.type == "cuda" else CHUNK)
+    return checked_count("batch size", batch_size, 1) or (4 * CHUNK if device.type == "cuda" else CHUNK)
 
 
 def sample_count(n: object, dataset: data.Dataset) -> int:
@@ -206,7 +206,7 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
     return tuple(sorted(set(whole)))
 
 
-def check_count(name: str, value: object, least: int) -> int | None:
+def checked_count(name: str, value: object, least: int) -> int | None:
     """A whole number of at least `least`; None for None.
 
     Raises:
@@ -216,13 +216,3 @@ def check_count(name: str, value: object, least: int) -> int | None:
     if value is not None and (number is None or number < least):
         raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
     return number
-
-
-def whole_number(value: object) -> int | None:
-    """Convert an integer of any type, also NumPy's, to int; return None for anything else, including bool."""
-    return None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
-
-
-def _place(module: nn.Module) -> torch.device | None:
-    """Return the device of a module; None if it has no parameters with data."""
-    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)

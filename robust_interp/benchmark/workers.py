@@ -23,6 +23,7 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Task
 from robust_interp.benchmark.settings import load_dataset, threads_of
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
+from robust_interp.classifiers.selection import Selection
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
@@ -30,7 +31,9 @@ from robust_interp.plugins import load_same, loaded
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
-Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # models, how to resolve them
+Models = Sequence[str] | Mapping[str, nn.Module] | None
+# of a selection: what to resolve, and the errors of the checkpoints that were left out, by their keys
+Asked = tuple[Models, ResolveOptions, Mapping[str, UserError]]
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,10 @@ class TaskRunner:
 
     Args:
         request: The settings of the run, with the device and the batch size of a worker.
-        asked: The models to resolve, and the options for it.
+        asked: The models to resolve, for each selection of the main process.
         known: The data and the targets that the main process found.
         plugins: Plug-in files to load, with their hashes.
         compiles: The networks to compile for attacks.
-        failed: The errors of checkpoints that the main process has left out, by their keys.
     """
 
     def __init__(
@@ -65,7 +67,6 @@ class TaskRunner:
         known: ExpectedInputs,
         plugins: Mapping[Path, str],
         compiles: Container[Architecture],
-        failed: Mapping[str, UserError],
     ) -> None:
         load_same(plugins)
         dataset = load_dataset(request)
@@ -73,7 +74,7 @@ class TaskRunner:
         self._runner = Runner.for_request(request, dataset)
         self._runner.compiles = compiles
         found: dict[str, Target] = {}
-        for models, options in asked:
+        for models, options, failed in asked:
             targets = resolve(models, options, dataset, on_random=_ignored, tried=failed)
             found |= marks(targets, isinstance(models, Mapping))
         self._targets = {key: found[name] for name, key in known.targets.items() if name in found}
@@ -164,11 +165,9 @@ class MeasurementPool:
 def measurement_pool(
     workers: Workers,
     request: Request,
-    asked: Sequence[Asked],
-    targets: Sequence[Target],
+    selections: Sequence[Selection],
     runner: Runner,
     folder: Path | None,
-    failed: Mapping[str, UserError],
     worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
 ) -> Iterator[MeasurementPool]:
     """Start workers that measure these targets, and stop them at the end of the context.
@@ -178,11 +177,9 @@ def measurement_pool(
     Args:
         workers: Number and place of the workers.
         request: The settings of the run.
-        asked: The models to resolve, and the options for it; either all are objects, or all are names.
-        targets: The targets that these models resolved to.
+        selections: The targets to measure; either all are made of objects, or all of names.
         runner: Runner of this process; the workers use its batch size.
         folder: Folder of the log of the workers; None writes no log.
-        failed: The errors of checkpoints that were left out of the targets, by their keys.
         worth_compiling: Returns the networks to compile, for a number of workers that run on CPUs.
 
     Raises:
@@ -190,10 +187,11 @@ def measurement_pool(
             be sent to them.
     """
     workers = replace(workers, threads=threads_of(request))
-    are_objects = any(isinstance(models, Mapping) for models, _ in asked)
+    targets = [target for selection in selections for target in selection.targets]
+    are_objects = any(isinstance(selection.models, Mapping) for selection in selections)
     keys = {name: target.key for name, target in marks(targets, are_objects).items()}
     known = ExpectedInputs(runner.dataset.fingerprint, keys)
-    sent = [(_on_cpu(models), options) for models, options in asked]
+    sent = [(_on_cpu(one.models), one.options, one.failed) for one in selections]
     with cluster(workers.on(request.device)) as filled:
         there = replace(
             request,
@@ -204,7 +202,7 @@ def measurement_pool(
             data_dir=data.root_for_workers(request.data_dir),
         )
         compiles = () if filled.gpus else worth_compiling(filled.count or 1)
-        arguments = (there, sent, known, loaded(), compiles, dict(failed))
+        arguments = (there, sent, known, loaded(), compiles)
         try:
             pool = WorkerPool(filled, TaskRunner, arguments, name_of, log_in(folder))
         except UserError as error:
@@ -213,7 +211,7 @@ def measurement_pool(
             yield MeasurementPool(filled, pool)
 
 
-def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:
+def _on_cpu(models: Models) -> Any:
     """Copy modules to the CPU, since a worker may not have their device; names are returned unchanged."""
     if not isinstance(models, Mapping):
         return models

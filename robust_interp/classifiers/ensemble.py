@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from robust_interp.core.choices import AVERAGES
 from robust_interp.core.errors import UserError
-
-AVERAGES = ("probabilities", "logits")  # what an ensemble can average; the first is the default
 
 WHITE_BOX, MEAN_GRADIENT = "white-box", "mean-gradient"
 

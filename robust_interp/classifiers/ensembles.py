@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from robust_interp.classifiers.ensemble import AVERAGES, WHITE_BOX, Ensemble, check_ensemble
+from robust_interp.classifiers.ensemble import WHITE_BOX, Ensemble, check_ensemble
 from robust_interp.classifiers.target import Context, Target, from_module
+from robust_interp.core.choices import AVERAGES
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import is_glob, matching, unknown
 from robust_interp.store.cells import ModelCard, digest

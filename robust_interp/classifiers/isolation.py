@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 import torch
 from torch import nn
 
-from robust_interp.core import precision
-from robust_interp.core.devices import by_default
+from robust_interp.core import devices, precision
 from robust_interp.core.random_state import measurement_lock, preserved_rng_state
 
 
@@ -87,8 +86,8 @@ def _torch_settings() -> Iterator[None]:
 
 def _default_device(model: nn.Module) -> AbstractContextManager:
     """Make the model's device the default: attacks create tensors without naming a device."""
-    place = next((parameter.device for parameter in model.parameters()), None)
-    return by_default(place) if place else nullcontext()
+    place = devices.of_module(model)
+    return devices.by_default(place) if place else nullcontext()
 
 
 @contextmanager

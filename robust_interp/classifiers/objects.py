@@ -10,6 +10,7 @@ from torch import nn
 from robust_interp import zoo
 from robust_interp.classifiers.target import Context, Target, from_module, timm_cfg
 from robust_interp.classifiers.zoo_names import from_checkpoint
+from robust_interp.core import devices
 from robust_interp.core.errors import UserError
 from robust_interp.core.torch_internals import has_hooks, uncompiled
 
@@ -83,7 +84,7 @@ def _loaded(checkpoint: zoo.Checkpoint, model: nn.Module) -> nn.Module:
     loaded = checkpoint.load()
     for cfg in ("pretrained_cfg", "default_cfg"):  # where the weights came from
         setattr(loaded, cfg, getattr(model, cfg, None))
-    return loaded.to(next((parameter.device for parameter in model.parameters()), "cpu"))
+    return loaded.to(devices.of_module(model) or "cpu")
 
 
 def _listed(identity: dict) -> list[list[float]]:

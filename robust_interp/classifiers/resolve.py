@@ -40,7 +40,7 @@ from robust_interp.core.csv_text import escape_csv_value
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import expanded, resolved
 from robust_interp.core.registry import is_glob
-from robust_interp.core.work import ProgressCallback, no_progress, with_progress
+from robust_interp.core.work import ProgressCallback, no_progress
 
 _PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
 
@@ -145,57 +145,6 @@ def resolve(
     if options.eot and not any(target.card.eot for target in found):
         raise UserError("eot needs a random model: all of these give the same logits each time")
     return found
-
-
-def load_all(
-    targets: Iterable[Target], load: Callable[[Target], object], progress: ProgressCallback = no_progress
-) -> dict[str, UserError]:
-    """Load targets, and return the error of each one that cannot be measured, by its key.
-
-    Args:
-        targets: The targets.
-        load: Loads one of them.
-        progress: Called with the progress, 0 to 1, and the name of the model.
-    """
-    failed = {}
-    for target in with_progress(list(targets), progress, lambda target: target.card.label):
-        try:
-            load(target)
-        except UserError as error:
-            failed[target.key] = error
-    return failed
-
-
-def without_failed(
-    load: Callable[[Iterable[Target]], Mapping[str, UserError]],
-    targets: Iterable[Target],
-    models: Sequence[str] | Mapping[str, nn.Module] | None,
-    options: ResolveOptions,
-    dataset: data.Dataset,
-    failed: dict[str, UserError],
-    on_random: OnRandom = refuse,
-) -> Iterator[list[Target]]:
-    """Load targets, and whenever some fail, yield the targets that the names have without them.
-
-    Checkpoints that failed are left out, and ensembles are formed without them.
-
-    Args:
-        load: Loads targets, and returns the error of each one that failed, as `load_all`.
-        targets: The targets that the names were resolved to. Those that loaded keep their `load`.
-        models, options, dataset, on_random: As for `resolve`.
-        failed: The error of each target that failed, by its key; those that fail now are added.
-
-    Raises:
-        UserError: the error of a model that is named itself, or if no model is left.
-    """
-    while errors := load(targets):
-        failed |= errors  # all of them: what failed in an earlier pass would come back, and fail again
-        tried: LoadAttempts = {target.key: target.load for target in targets} | dict(failed)
-        targets = resolve(models, options, dataset, on_random=on_random, tried=tried)
-        for target in targets:
-            if target.key in failed:
-                raise failed[target.key]
-        yield targets
 
 
 def _check_name(name: str) -> None:

@@ -33,6 +33,7 @@ from robust_interp.classifiers.validation import (
     refuse_batch_statistics,
     stale_batch_norm,
 )
+from robust_interp.core import devices
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.model_errors import reported_for
@@ -185,16 +186,6 @@ def from_module(
     if mean is None and std is None and not context.takes_pixels:
         mean, std, replaced = _own_normalisation(name, model, context.dataset)
         notes += replaced
-        if mean is None and (inner := _normalised_inside(model)):
-            notes += (
-                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}; they are not "
-                "applied: pass mean and std, unless the model normalises its input itself",
-            )
-        elif mean is None and hasattr(getattr(model, "config", None), "model_type"):
-            notes += (
-                f"{name} looks like a Hugging Face model; no normalisation is applied: pass mean and std, as "
-                "its processor has them, unless the model normalises its input itself",
-            )
     classifier = Classifier(model, mean, std, name, binary=context.dataset.classes == 2)
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may be on another device
@@ -300,7 +291,7 @@ def _per_channel(cfg: Mapping[str, Any], key: str, channels: int) -> list:
 
 def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
     """Return the name of the classifier's device; `otherwise` if it has no parameters."""
-    return str(next((parameter.device for parameter in classifier.parameters()), otherwise))
+    return str(devices.of_module(classifier) or otherwise)
 
 
 def _spread(dataset: data.Dataset) -> np.ndarray:
@@ -371,7 +362,7 @@ def _own_normalisation(
     """
     cfg = timm_cfg(model)
     if not cfg:
-        return None, None, ()
+        return None, None, _not_applied(name, model)
     mean, std = (_per_channel(cfg, key, dataset.channels) for key in ("mean", "std"))
     if len(mean) == dataset.channels:
         return mean, std, ()
@@ -385,6 +376,21 @@ def _own_normalisation(
         f"{list(kind.std)} of {dataset.name} are applied instead"
     )
     return kind.mean, kind.std, (note,)
+
+
+def _not_applied(name: str, model: nn.Module) -> tuple[str, ...]:
+    """Return a note if a model without a ``pretrained_cfg`` was probably trained on normalised images."""
+    if inner := _normalised_inside(model):
+        return (
+            f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}; they are not "
+            "applied: pass mean and std, unless the model normalises its input itself",
+        )
+    if hasattr(getattr(model, "config", None), "model_type"):
+        return (
+            f"{name} looks like a Hugging Face model; no normalisation is applied: pass mean and std, as "
+            "its processor has them, unless the model normalises its input itself",
+        )
+    return ()
 
 
 def _normalised_inside(model: nn.Module) -> tuple[Sequence[float], Sequence[float]] | None:

@@ -20,6 +20,7 @@ from robust_interp.core.torch_internals import is_quantised_by_batch, uncompiled
 CHECKED_ON = 8  # images on which single images are compared with the batch, and gradients are computed
 REPEATED_ON = 32  # images on which repeated forward passes are compared
 REPEATS = 3
+DTYPES = (torch.float32, torch.float64)  # of logits
 
 NORMS = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -42,8 +43,25 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             the batch, or a pass fails.
     """
     few = images[:CHECKED_ON]
+    logits = _first_logits(classifier, images)
+    _check_form(classifier, logits, (len(few), classes))
+    if other := _fixed_batch(classifier, images, only=len(few)):
+        raise _fixed(classifier, other)
+    with reported_for(classifier):
+        _check_repeats(classifier, images)
+        one_by_one = torch.cat([classifier(image[None].clone()) for image in few])
+    if not _alike(logits, one_by_one):
+        raise UserError(
+            f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
+            f"depend on the others in the batch ({_cause(classifier)})"
+        )
+
+
+def _first_logits(classifier: nn.Module, images: Tensor) -> Tensor:
+    """Classify the first CHECKED_ON images; a UserError says why this model cannot."""
+    few = images[:CHECKED_ON]
     try:
-        logits = classifier(few.clone())  # a model may change its input in place
+        return classifier(few.clone())  # a model may change its input in place
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # and may raise anything
@@ -55,29 +73,23 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         raise UserError(
             f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
         ) from error
-    if logits.shape != (len(few), classes):
+
+
+def _check_form(classifier: nn.Module, logits: Tensor, shape: tuple[int, int]) -> None:
+    """Refuse logits of another shape than (N, classes), or of another precision than float32 and float64."""
+    if logits.shape != shape:
         hint = ""
-        if logits.ndim == 2 and logits.shape[1] > classes:
+        if logits.ndim == 2 and logits.shape[1] > shape[1]:
             hint = "; if its labels are those of the model, say how many classes there are: with the images, "
             hint += f"(images, labels, {logits.shape[1]}), in an .npz file as classes, or with --class-map"
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the data set needs {(len(few), classes)}{hint}"
+            f"the data set needs {shape}{hint}"
         )
-    if logits.dtype not in (torch.float32, torch.float64):
+    if logits.dtype not in DTYPES:
         raise UserError(
             f"{classifier.name} returns {str(logits.dtype).removeprefix('torch.')} values, which have no "
             "gradient: it must return logits in float32"
-        )
-    if other := _fixed_batch(classifier, images, only=len(few)):
-        raise _fixed(classifier, other)
-    with reported_for(classifier):
-        _check_repeats(classifier, images)
-        one_by_one = torch.cat([classifier(image[None].clone()) for image in few])
-    if not _alike(logits, one_by_one):
-        raise UserError(
-            f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
-            f"depend on the others in the batch ({_cause(classifier)})"
         )
 
 
@@ -99,7 +111,7 @@ def plain_logits(classifier: nn.Module, images: Tensor, classes: int) -> Tensor 
         if is_out_of_memory(error):
             raise
         return None
-    is_one = logits.shape == (len(images), classes) and logits.dtype in (torch.float32, torch.float64)
+    is_one = logits.shape == (len(images), classes) and logits.dtype in DTYPES
     return logits if is_one and logits.isfinite().all() else None
 
 

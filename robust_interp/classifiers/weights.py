@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from torch import nn
 
 from robust_interp import zoo
 from robust_interp.classifiers.target import Context, Target, from_module
+from robust_interp.core.files import sha256_of
 
 
 def with_weights(
@@ -30,8 +30,7 @@ def with_weights(
     """
     found = zoo.load_weights(model, path, context.weights_key)
     notes += found.notes
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    sha256 = sha256_of(path)
     if found.normalisation and context.mean is None and context.std is None:
         mean, std = found.normalisation
         notes += (f"{path} contains a normalisation, mean {mean} and std {std}; it is applied",)

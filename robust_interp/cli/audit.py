@@ -9,7 +9,7 @@ from robust_interp.audit.options import Options
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.request import Request, settings_of
 from robust_interp.cli.options import (
-    OF_IMAGES,
+    OF_MEASURING,
     Commands,
     add_command,
     add_fields,
@@ -61,14 +61,11 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.audit_table import print_audit
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import reporter, tell_start, track
+    from robust_interp.results.columns import AUDIT_FILE
     from robust_interp.store import Store
     from robust_interp.store.verdicts import FAIL
 
-    request = Request(
-        **select_options(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
-        **select_options(arguments, "batch_size device seed"),
-        **select_options(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
-    )
+    request = Request(**select_options(arguments, f"models n ensembles seed {OF_MEASURING}"))
     options = Options(
         **select_options(arguments, " ".join(settings_of(Options))),
         thresholds=Thresholds(**select_options(arguments, " ".join(settings_of(Thresholds)))),
@@ -85,11 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
             audited = audit.run(store, watch, executor)
         table = all_in(store, audit.refused, audit.dataset.name)
     text = csv_text(table, "%.10g")
-    write_text(arguments.out / "audit.csv", text)
+    path = arguments.out / AUDIT_FILE
+    write_text(path, text)
     print_audit(audited, audit.dataset.name, arguments.all)
     for line in audit.warnings:
         warn(f"warning: {line}")
-    say(f"wrote {arguments.out / 'audit.csv'}")
+    say(f"wrote {path}")
     if any(one.verdict == FAIL for one in audited):
         return STATUS_OF_FAIL
     return int(audit.is_incomplete)

@@ -10,9 +10,8 @@ from robust_interp.audit.checks import CHECKS, AuditedModel, Finding
 from robust_interp.cli.console import console
 from robust_interp.core.percent import percent
 from robust_interp.store.cells import labels
-from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, WARN
+from robust_interp.store.verdicts import FAIL, OF_CHECKS, OPEN, PARTIAL, PASS, WARN
 
-ORDER = (FAIL, WARN, OPEN, NOT_RUN, PASS)
 _MEANINGS = {
     FAIL: "masked gradients",
     WARN: "the attack is too weak",
@@ -52,7 +51,7 @@ def _legend(verdicts: Collection[str]) -> str:
 
 
 def _rows(findings: Iterable[Finding], everything: bool) -> list[tuple[str, str]]:
-    told = sorted(findings, key=lambda f: (ORDER.index(f.verdict), CHECKS.index(f.check)))
+    told = sorted(findings, key=lambda f: (-OF_CHECKS.index(f.verdict), CHECKS.index(f.check)))
     if everything:
         return [(finding.verdict, _why(finding)) for finding in told]
     rows = [(finding.verdict, _why(finding)) for finding in told if finding.verdict != PASS]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # it imports torch
 PLAIN_WIDTH = 250  # characters, for output that is not a terminal
 GAP = 2  # characters between two columns
 NAMES_SHARE = 4  # in a table that is too wide, a name takes at most 1/NAMES_SHARE of the terminal
+CSV_HAS_ALL = "--format csv has all columns"
 
 
 class _PlainConsole(Console):
@@ -66,9 +67,10 @@ def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:
     plan, models = benchmark.plan, len(benchmark.targets)
     cells = sum(map(_count, plan.parts))
     stored = cells - sum(len(missing(part, store)) for part in plan.parts)
+    order = f" ({subset})" if (subset := benchmark.dataset.metadata.get("subset")) else ""
     facts = [
         f"{benchmark.runner.device}, {benchmark.choose_threads(store)}",
-        f"{plan.dataset}: the first {plan.n} test images, protocol {plan.protocol}",
+        f"{plan.dataset}: the first {plan.n} test images{order}, protocol {plan.protocol}",
         f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them already stored in {store.path}",
     ]
     for fact in facts:
@@ -111,12 +113,17 @@ def print_leaderboard(
     )
     if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
         shown.print(f"* {about}" if marks else about)
-    if left_out:
-        mend = "--format csv has all columns"
-        if columns is None:
-            choose = ["robust-interp", "leaderboard", *arguments, "--columns"]
-            mend = f"choose columns with {shlex.join(choose)} model,NAMES"
-        shown.print(f"not shown for lack of space: {', '.join(left_out)}; {mend}")
+    mend = CSV_HAS_ALL
+    if columns is None:
+        choose = ["robust-interp", "leaderboard", *arguments, "--columns"]
+        mend = f"choose columns with {shlex.join(choose)} model,NAMES"
+    _tell_left_out(shown, left_out, mend)
+
+
+def _tell_left_out(shown: Console, names: Iterable[str], mend: str = "") -> None:
+    """Print which columns a table did not show, and how to see them; nothing if it showed all."""
+    if told := ", ".join(names):
+        shown.print("; ".join(filter(None, [f"not shown for lack of space: {told}", mend])))
 
 
 def _print_one(
@@ -169,8 +176,7 @@ def print_comparison(comparison: Comparison) -> None:
     columns |= {name: texts for name, texts in rest.items() if any(texts)}  # one seed: nothing over seeds
     order = dict.fromkeys(["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p", "p", *rest])
     left_out = _print_one(shown, columns, [name for name in order if name in columns])
-    if left_out:
-        shown.print(f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns")
+    _tell_left_out(shown, left_out, CSV_HAS_ALL)
     if not {"only A", "only B"} <= set(left_out):
         shown.print(
             "only A, only B: images that only this one classifies correctly, summed over seeds and "
@@ -215,8 +221,7 @@ def print_classes(table: pd.DataFrame) -> None:
             ]
             for column in map(str, confusion)
         }
-        if left_out := _print_one(shown, columns, list(columns)):
-            shown.print(f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns")
+        _tell_left_out(shown, _print_one(shown, columns, list(columns)), CSV_HAS_ALL)
     if NOTHING in table and table[NOTHING].any():
         shown.print("→ none: no prediction that counts, as where the gradient was zero")
     if NOTHING not in table:
@@ -354,8 +359,7 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
         name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
     }
     columns = head | brief.numbers_in_short(table)
-    if left_out := _print_one(shown, columns, list(columns)):
-        shown.print(f"not shown for lack of space: {', '.join(left_out)}; sweep.csv has all columns")
+    _tell_left_out(shown, _print_one(shown, columns, list(columns)), "sweep.csv has all columns")
 
 
 def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
@@ -436,8 +440,7 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
         shown.print(f"in {place}:")
         columns = {name: [line[name] for line in lines] for name in lines[0]}
         left_out |= dict.fromkeys(_print_one(shown, columns, list(columns), left=columns))
-    if left_out:
-        shown.print(f"not shown for lack of space: {', '.join(left_out)}")
+    _tell_left_out(shown, left_out)
     shown.print(f"registered: {', '.join(sorted(zoo.OURS))}")
     for name in MODELS:
         origins = " and ".join(origin.name for origin in MODELS.origins(name))

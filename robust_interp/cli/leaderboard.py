@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, path_text, positive
-from robust_interp.benchmark.request import DEFAULTS, PROTOCOLS
+from robust_interp.benchmark.request import DEFAULTS
 from robust_interp.cli.options import (
     Commands,
     add_chosen,
@@ -20,6 +20,7 @@ from robust_interp.cli.options import (
     select_options,
 )
 from robust_interp.cli.terminal import say, warn
+from robust_interp.core.choices import PROTOCOLS
 from robust_interp.core.errors import UserError
 
 _ACTIONS = ("show", "compare", "paper", "classes", "-h", "--help")

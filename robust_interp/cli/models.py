@@ -26,6 +26,10 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp import zoo
     from robust_interp.cli.console import print_models
+    from robust_interp.cli.names import check_dataset
 
-    print_models(zoo.checkpoints(arguments.zoo, arguments.dataset, arguments.only_zoo))
+    found = zoo.checkpoints(arguments.zoo, arguments.dataset, arguments.only_zoo)
+    if arguments.dataset and not found:  # there may be checkpoints for a data set that is not registered here
+        check_dataset(arguments.dataset)
+    print_models(found)
     return 0

@@ -51,8 +51,7 @@ def check_attacks(*lists: str | None) -> None:
 def check_corruptions(*lists: str | None) -> None:
     """Raise UserError for an unknown corruption in lists of specs."""
     for name in _names(lists):
-        if name not in corruptions.GROUPS and name not in corruptions.CORRUPTIONS:
-            raise unknown("corruption", name, corruptions.CORRUPTIONS)
+        corruptions.check_name(name)
 
 
 def check_models(names: Iterable[str], dataset: str, folder: str | None = None, only: bool = False) -> None:

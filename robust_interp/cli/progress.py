@@ -239,7 +239,8 @@ class Trainings:
         """Count the steps of a resumed training as done, and print where it resumes."""
         self._set_back(what, start.step / start.steps)
         line = f"goes on from epoch {start.epoch}/{start.epochs}, step {start.step}/{start.steps}"
-        warn(f"{self._labels[what]} {line}")
+        other = f", with {start.changed}: the weights will be those of neither" if start.changed else ""
+        warn(f"{self._labels[what]} {line}{other}")
 
     def begins(self, what: Training) -> None:
         """Reset a training that a worker starts, or restarts after another worker was lost."""

@@ -65,7 +65,6 @@ def add_to(commands: Commands) -> None:
     add(
         "--depth",
         type=positive,
-        default=20,
         metavar="N",
         help="depth of the networks of --grid; 110 in the paper (default: 20)",
     )
@@ -185,6 +184,8 @@ def _measured(
     from robust_interp.cli.progress import Reporter, total_work
 
     made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
+    if there := next((name for name in made if Path(name).exists()), None):
+        raise UserError(f"./{there} would be measured in place of the trained one: run it in another folder")
     benchmark = Benchmark(replace(_request(arguments), models=made))
     with benchmark.in_workers(workers, store, arguments.out):
         bar.time.forget()  # the remaining work is now known exactly
@@ -261,5 +262,7 @@ def _points(arguments: argparse.Namespace) -> list[Point]:
     if arguments.grid:
         if arguments.lambda_init:
             raise UserError("--lambda-init needs --models")
-        return sweep.GRIDS[arguments.grid](arguments.depth)
+        return sweep.GRIDS[arguments.grid](arguments.depth or 20)
+    if arguments.depth:
+        raise UserError("--depth needs --grid: the names of --models have their depths")
     return sweep.grid(arguments.architectures, arguments.lambda_init)

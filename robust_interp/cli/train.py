@@ -235,6 +235,8 @@ def train_missing(
     if missing:
         compiled = arguments.compile and _can_compile()
         training = training or data.load(arguments.dataset, "train", arguments.data_dir)
+        for done in ready.values():
+            check_as_before(done, {"data_fingerprint": training.fingerprint})
         device = resolve_device(arguments.device)
         tried_on = None if workers else device  # that of the workers may be another one
         units = {what: passes for what, (_, passes) in work(missing, training, tried_on).items()}
@@ -258,11 +260,12 @@ def finished(
     """Return the checkpoints of the trainings that have one in the zoo folder `out`. Nothing is written.
 
     Raises:
-        UserError: If a checkpoint was trained by a recipe of the same name with other values.
+        UserError: If a checkpoint was trained by a recipe of the same name with other values, or with other
+            code of a plug-in.
     """
     from robust_interp import zoo
     from robust_interp.training import recipe as recipes
-    from robust_interp.training.job import destination
+    from robust_interp.training.job import code, destination
 
     found = {}
     for what in trainings:
@@ -273,8 +276,26 @@ def finished(
                     f"{folder} was trained with another {what.recipe.name}, and now it says "
                     f"{recipes.describe(changed)}: rename the recipe, or choose another --out"
                 )
+            check_as_before(done, code(what.architecture, arguments.dataset))
             found[what] = done
     return found
+
+
+def check_as_before(done: Checkpoint, now: dict) -> None:
+    """Check that a finished network was trained with what its other train seeds are trained with now.
+
+    Args:
+        done: The checkpoint.
+        now: Settings of the training; those that its record lacks are not compared.
+
+    Raises:
+        UserError: If one differs.
+    """
+    if differing := [name for name in now if done.record.get(name, now[name]) != now[name]]:
+        raise UserError(
+            f"{done.folder} was trained with another {' and another '.join(differing)}: choose another "
+            "--out, or remove it to train it again"
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from dataclasses import replace
 from robust_interp.benchmark.forms import name_list, named_path
 from robust_interp.benchmark.request import DEFAULTS
 from robust_interp.cli.options import (
-    OF_IMAGES,
+    OF_MODELS,
+    OF_RUN,
     Commands,
     add_command,
     add_field,
@@ -53,8 +54,7 @@ def add_to(commands: Commands) -> None:
         "(required)",
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
-    add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} seeds")
-    add_fields(parser, "batch_size device threads zoo only_zoo data_dir")
+    add_fields(parser, f"{OF_MODELS} {OF_RUN}")
     add_field(parser, "out", DEFAULTS["out"], type=named_path)
     add_quiet(parser)
     add_plugin(parser)
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.request import Request
     from robust_interp.benchmark.runner import Runner
     from robust_interp.benchmark.settings import load_dataset, resolve_options
-    from robust_interp.classifiers.resolve import load_all, resolve, without_failed
+    from robust_interp.classifiers.selection import Selection
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
     from robust_interp.core.work import with_progress
@@ -78,20 +78,14 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.results import export
 
     use_threads(arguments)
-    request = Request(
-        **select_options(
-            arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"
-        ),
-        **select_options(arguments, "zoo only_zoo data_dir mean std"),
-    )
+    request = Request(**select_options(arguments, f"models {OF_MODELS} {OF_RUN}"))
     request = replace(request, subset=request.subset or FIRST)  # indices count in the data set's own order
     dataset = load_dataset(request)
     with track(console(stderr=True), "verify", arguments.quiet) as progress:
-        asked = request.models, resolve_options(request), dataset
-        targets = resolve(*asked)
+        selection = Selection(request.models, resolve_options(request), dataset)
         whole = Runner.for_request(request, dataset)
-        for left in without_failed(lambda some: load_all(some, whole.load), targets, *asked, failed={}):
-            targets = left
+        selection.load(whole.load)
+        targets = selection.targets
         runner = whole.for_dataset(external.common_images(targets))
         found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
@@ -104,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     for line in dict.fromkeys(line for target in targets for line in target.remarks):
         warn(f"warning: {line}")
     say(f"wrote {arguments.out / external.FILE_NAME}")
-    return int(any(target.left_out for target in targets))
+    return int(selection.is_incomplete)
 
 
 def _radius(text: str, norm: str) -> float:

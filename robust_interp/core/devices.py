@@ -1,10 +1,11 @@
-"""Choice of the torch device."""
+"""The torch device: the choice of one, and where a module is."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import nn
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
@@ -25,6 +26,11 @@ def resolve_device(name: str | None) -> torch.device:
     except (TypeError, RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"cannot use device {name!r}: {first_line_of(error)}") from error
     return device
+
+
+def of_module(module: nn.Module) -> torch.device | None:
+    """Return the device of a module's parameters; None if it has none, or none with data."""
+    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
 
 
 def by_default(device: torch.device) -> AbstractContextManager:

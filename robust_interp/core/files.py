@@ -1,4 +1,4 @@
-"""Atomic writing of files and folders.
+"""Atomic writing of files and folders, and the hash of a file.
 
 A file is first written under a temporary name in the same folder and then renamed. So no reader sees half of
 a file, even if the writing process is killed. The temporary name begins with a dot and contains a random
@@ -10,6 +10,7 @@ process that writes to the folder removes them.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -25,6 +26,16 @@ from robust_interp.core.errors import UserError
 _TEMPORARY = re.compile(r"\.part\d+\..+", re.DOTALL)
 _GLANCES, _GLANCE = 5, 0.01  # attempts, s: `remove_unlocked` of another process holds a lock for a moment
 _UNTOUCHED = 0  # modification time of a temporary file until it is written
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file as a hexadecimal text.
+
+    Raises:
+        OSError: if it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_text(path: Path, text: str) -> None:

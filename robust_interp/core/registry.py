@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -245,18 +245,16 @@ def _source_hash(point: EntryPoint) -> str:
     return code_hash(source, own_modules(file, source, beside), beside)
 
 
-def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> UserError:
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Make the error for an unknown name. It suggests similar names, or lists the known ones.
 
     Args:
         kind: Kind of the name, such as ``attack``.
         name: The unknown name.
         known: The known names.
-        also: Known names by their names in other libraries, such as ``{"n_examples": "n"}``.
     """
     known = sorted(known)
-    meant = (also or {}).get(name, "")
-    near = [meant, *equal_ignoring_case(name, known)] if meant in known else similar(name, known)
+    near = similar(name, known)
     shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown) or 'none'}"
     return UserError(f"unknown {kind} {name!r}; {hint}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
-from typing import TypeGuard
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import is_real
 
 LONGEST_SPEC = 500  # characters; too short for nesting that Python's parser cannot handle
 
@@ -104,7 +104,7 @@ def _value(node: ast.expr, text: str) -> Scalar | OfEps:
             return word
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             number = _value(operand, text)
-            if _is_number(number):
+            if is_real(number):
                 return -number
         case ast.BinOp(op=ast.Div() | ast.Mult() as op, left=left, right=right):
             return _arithmetic(op, _value(left, text), _value(right, text), text)
@@ -115,17 +115,13 @@ def _arithmetic(op: ast.operator, left: Scalar | OfEps, right: Scalar | OfEps, t
     if isinstance(op, ast.Mult):
         if isinstance(right, OfEps):
             left, right = right, left
-        if isinstance(left, OfEps) and _is_number(right):
+        if isinstance(left, OfEps) and is_real(right):
             return OfEps(left.factor * right)
-        if _is_number(left) and _is_number(right):
+        if is_real(left) and is_real(right):
             return left * right
-    elif _is_number(right) and right != 0:
+    elif is_real(right) and right != 0:
         if isinstance(left, OfEps):
             return OfEps(left.factor / right)
-        if _is_number(left):
+        if is_real(left):
             return left / right
     raise UserError(f"cannot compute a value in {text!r}: expected a number such as 2/255 or eps/4")
-
-
-def _is_number(value: Scalar | OfEps) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import whole_number
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # the user's choice if one of them is set
 COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # likewise for the number of threads
@@ -151,9 +151,10 @@ def checked(count: object) -> int:
     Raises:
         UserError: if it is not a whole number from 1 to 4096.
     """
-    if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= int(count) <= 4096:
+    number = whole_number(count)
+    if number is None or not 1 <= number <= 4096:
         raise UserError(f"threads must be a whole number from 1 to 4096, not {count!r}")
-    return int(count)
+    return number
 
 
 def fastest(step: Callable[[], object], most: int) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from numbers import Real
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import is_real
 
 LEAST_255 = 0.5  # smaller numbers are probably meant in [0, 1] pixels, such as MNIST's 0.3, and refused
 
@@ -70,7 +70,7 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
         if not found:
             raise UserError("give at least one radius, e.g. eps=(1/255, 2/255, 4/255)")
         return found
-    value = math.nan if isinstance(eps, bool) or not isinstance(eps, Real) else float(eps)
+    value = float(eps) if is_real(eps) else math.nan
     if not 0 < value <= 255:  # also false for NaN
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (such as 8/255), not {eps}")
     if value > 1:

@@ -17,7 +17,7 @@ from robust_interp.corruptions import noise, blur, weather, digital  # noqa: F40
 # isort: on
 from robust_interp.corruptions.images import Corruptor, parse_corruptions
 from robust_interp.corruptions.names import GROUPS, MEANS, RELEASED_LABELS_MD5, RELEASED_MD5, SEVERITIES
-from robust_interp.corruptions.table import CORRUPTIONS, corrupt
+from robust_interp.corruptions.table import CORRUPTIONS, check_name, corrupt
 
 __all__ = [
     "CORRUPTIONS",
@@ -27,6 +27,7 @@ __all__ = [
     "RELEASED_MD5",
     "SEVERITIES",
     "Corruptor",
+    "check_name",
     "corrupt",
     "parse_corruptions",
 ]

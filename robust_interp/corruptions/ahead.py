@@ -122,7 +122,8 @@ class Maker:
         return images
 
     def _kept(self, block: CorruptedBlock, stop: int) -> np.ndarray | None:
-        found = self.cache.get(self._key(block, stop), self.dataset.shape) if self.cache else None
+        cache = self._cache_of(block)
+        found = cache.get(self._key(block, stop), self.dataset.shape) if cache else None
         return found if found is not None and len(found) >= stop - block.start else None
 
     def _make_here(self, block: CorruptedBlock, stop: int) -> np.ndarray:
@@ -158,13 +159,18 @@ class Maker:
 
     def _seems_kept(self, block: CorruptedBlock, stop: int) -> bool:
         """Return whether the cache has a file for the block. This reads no images."""
-        if self.cache is None or 0 in self._hashes(block, stop):
+        cache = self._cache_of(block)
+        if cache is None or 0 in self._hashes(block, stop):
             return False
-        return self.cache.has(self._key(block, stop))
+        return cache.has(self._key(block, stop))
 
     def _keep(self, block: CorruptedBlock, images: np.ndarray) -> None:
-        if self.cache:
-            self.cache.put(self._key(block, block.start + len(images)), images)
+        if cache := self._cache_of(block):
+            cache.put(self._key(block, block.start + len(images)), images)
+
+    def _cache_of(self, block: CorruptedBlock) -> Cache | None:
+        """Return the cache; None for a plug-in's corruption, which may read files that no key can name."""
+        return self.cache if CORRUPTIONS.origins(block.name) == [BUILT_IN] else None
 
     def _hashes(self, block: CorruptedBlock, stop: int) -> np.ndarray:
         """Return a hash of each clean image of a block, (n,) uint64; 0 for images that are not read yet.
@@ -187,7 +193,6 @@ class Maker:
             "severity": block.severity,
             "start": block.start,
             "made_by": made_by(),
-            **CORRUPTIONS.code(block.name),
         }
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import unknown
 from robust_interp.core.specs import Spec, parse_spec, split_specs
 from robust_interp.corruptions.ahead import Maker, Wanted
 from robust_interp.corruptions.cache import Cache
@@ -17,7 +16,7 @@ from robust_interp.corruptions.digital import jpeg_library
 from robust_interp.corruptions.names import GROUPS, SEVERITIES
 from robust_interp.corruptions.released import archive, released
 from robust_interp.corruptions.severities import CIFAR_C, constants_of
-from robust_interp.corruptions.table import CORRUPTIONS, obstacle
+from robust_interp.corruptions.table import check_name, obstacle
 from robust_interp.data import Dataset, as_pixels
 from robust_interp.store.cells import Perturbation
 
@@ -173,8 +172,7 @@ def _jpeg_note(corruptor: Corruptor) -> str | None:
 
 
 def _severities(name: str, spec: Spec) -> tuple[int, ...]:
-    if name not in CORRUPTIONS:
-        raise unknown("corruption", name, [*CORRUPTIONS, *GROUPS])
+    check_name(name)
     if unexpected := set(spec.params) - {"severity"}:
         raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes severity=1 to 5")
     severity = spec.params.get("severity")

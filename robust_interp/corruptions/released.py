@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -192,9 +193,8 @@ class Pictures:
         if self._matched and self._matched[0] == place:
             return self._matched[1]
         listed = self._all_names(place)
-        by_name = {os.path.splitext(name)[0]: name for name in listed}
         wanted = [self.dataset.name_of(at) for at in range(len(self.dataset))]
-        found = [by_name.get(os.path.splitext(name)[0], "") for name in wanted]
+        found = _by_name(wanted, listed)
         if not any(found):
             found = self._in_order(place, listed)
         elif "" in found:
@@ -232,3 +232,23 @@ class Pictures:
 
 def _is_picture(file: str) -> bool:
     return os.path.splitext(file)[1].lower() in PICTURES and not file.startswith(".")
+
+
+def _by_name(wanted: Sequence[str], listed: Sequence[str]) -> list[str]:
+    """Return the listed file for each name, ``class/file``; '' if there is none.
+
+    The suffixes may differ, unless several files differ in nothing else.
+
+    Raises:
+        UserError: if several files fit a name, and none of them exactly.
+    """
+    by_stem: dict[str, list[str]] = {}
+    for name in listed:
+        by_stem.setdefault(os.path.splitext(name)[0], []).append(name)
+    found = []
+    for name in wanted:
+        fitting = by_stem.get(os.path.splitext(name)[0], [""])
+        if len(fitting) > 1 and name not in fitting:
+            raise UserError(f"{' and '.join(fitting)} could both be the picture of {name}")
+        found.append(name if name in fitting else fitting[0])
+    return found

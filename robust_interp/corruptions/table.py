@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import BUILT_IN, Registry
+from robust_interp.core.registry import BUILT_IN, Registry, unknown
+from robust_interp.corruptions.names import GROUPS
 
 # Takes an image (C, H, W) in [0, 1] as float64, a severity from 1 to 5, and a generator. Returns the
 # corrupted image of the same shape, as uint8, or as floats before clipping.
@@ -23,6 +24,12 @@ CORRUPTIONS: Registry[Corrupt] = Registry("corruption", group="robust_interp.cor
 # Returns why images of a shape (C, H, W) cannot be corrupted, or None. Most corruptions take all images.
 Obstacle = Callable[[tuple[int, int, int]], str | None]
 OBSTACLES: dict[str, Obstacle] = {}
+
+
+def check_name(name: str) -> None:
+    """Raise UserError for a name that is neither of a corruption nor of a group."""
+    if name not in GROUPS and name not in CORRUPTIONS:
+        raise unknown("corruption", name, [*CORRUPTIONS, *GROUPS])
 
 
 def corruption(function: Corrupt) -> Corrupt:

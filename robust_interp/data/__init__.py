@@ -23,13 +23,12 @@ from robust_interp.data.dataset import (
 )
 from robust_interp.data.options import SourceOptions
 from robust_interp.data.sources import SOURCES, is_source, open_source
-from robust_interp.data.subset import SUBSETS, in_subset
+from robust_interp.data.subset import in_subset
 
 __all__ = [
     "DATASETS",
     "SOURCES",
     "SPLITS",
-    "SUBSETS",
     "ArrayDataset",
     "Dataset",
     "DatasetType",

@@ -91,10 +91,14 @@ def _notes(source: Any, found: ArrayDataset, n: int | None) -> Iterator[str]:
             "the DataLoader shuffles: every call measures its images in another order and finds nothing that "
             "was stored; set shuffle=False"
         )
-    covered = len(np.unique(found.labels))
+    covered, first = len(np.unique(found.labels)), f"the first {len(found)} images that the data set yields"
     if n is not None and covered < found.classes:
-        first = f"the first {len(found)} images that the data set yields"
         yield f"{first} hold {covered} of {found.classes} classes"
+    elif n is not None and found.is_by_class:
+        yield (
+            f"{first} are sorted by class: those that were not read may be of other classes; set n to 'all', "
+            "or shuffle the images once and for all"
+        )
 
 
 def _known_classes(source: Any) -> int | None:

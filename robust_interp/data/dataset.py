@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count, is_number
+from robust_interp.core.numeric import whole_number
 from robust_interp.core.parameters import RESERVED, check_default, plain
 from robust_interp.core.paths import expanded
 from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
@@ -500,9 +500,9 @@ def _hint(shape: tuple[int, ...]) -> str:
 
 
 def _whole(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if (number := whole_number(value)) is None:
         raise UserError(f"{name} must be a whole number, not {value!r}")
-    return int(value)
+    return number
 
 
 def _check_range(images: np.ndarray) -> None:

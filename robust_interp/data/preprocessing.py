@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from robust_interp.core.choices import INTERPOLATIONS
 from robust_interp.core.errors import UserError
+from robust_interp.core.numeric import whole_number
 from robust_interp.core.registry import unknown
 
 if TYPE_CHECKING:
     from PIL import Image
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 FLOOR = "floor"  # crop_mode, or its end: the centre crop of transformers, which rounds the offset down
 
 
@@ -109,15 +110,21 @@ def fixed(resize: int | None, crop: int | None, interpolation: str | None) -> Pr
         raise unknown("interpolation", str(interpolation), INTERPOLATIONS)
     if interpolation is not None and resize is None:
         raise UserError("interpolation needs resize")
-    for name, value in (("resize", resize), ("crop", crop)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise UserError(f"{name} must be a whole number of pixels from 1, not {value!r}")
-    if resize is None and crop is None:
+    resized, cropped = _square("resize", resize), _square("crop", crop)
+    if not resized and not cropped:
         return None
-    if resize is not None and crop is not None and crop > resize:
+    if resized and cropped and cropped > resized:
         raise UserError(f"crop {crop} is larger than resize {resize}: borders would be black")
-    both = [None if side is None else (side, side) for side in (resize, crop)]
-    return Preprocessing(both[0], both[1], interpolation or "bilinear")
+    return Preprocessing(resized, cropped, interpolation or "bilinear")
+
+
+def _square(name: str, side: object) -> tuple[int, int] | None:
+    if side is None:
+        return None
+    pixels = whole_number(side)
+    if pixels is None or pixels < 1:
+        raise UserError(f"{name} must be a whole number of pixels from 1, not {side!r}")
+    return pixels, pixels
 
 
 def _floor_crop(size: tuple[int, int], image: Image.Image) -> Image.Image:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from robust_interp.core.choices import SUBSETS
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.data.dataset import Dataset
 
-SUBSETS = ("first", "random", "stratified")
 FIRST, RANDOM, STRATIFIED = SUBSETS
 
 MOST_SEED = 2**32 - 1  # the largest seed of numpy.random.RandomState

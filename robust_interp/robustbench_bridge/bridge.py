@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import hashlib
 import importlib
 import logging
 import math
@@ -23,7 +22,7 @@ from robust_interp import zoo
 from robust_interp.core.csv_text import escape_csv_value
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
-from robust_interp.core.files import make_folder, write_text
+from robust_interp.core.files import make_folder, sha256_of, write_text
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions import SEVERITIES
 from robust_interp.models.merges import Device
@@ -381,10 +380,7 @@ def weights(
 
 def sha256(name: str, dataset: str, threat_model: str) -> str:
     """Return one hash of all weights files that `load` reads for these arguments."""
-    hashes = []
-    for path in weights(name, dataset, threat_model):
-        with path.open("rb") as file:
-            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    hashes = [sha256_of(path) for path in weights(name, dataset, threat_model)]
     return hashes[0] if len(hashes) == 1 else digest(hashes)
 
 

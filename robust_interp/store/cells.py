@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
+from robust_interp.core.choices import PROTOCOLS
 from robust_interp.core.json_values import (
     Form,
     check,
@@ -24,6 +25,7 @@ from robust_interp.core.json_values import (
     object_of,
     or_null,
 )
+from robust_interp.core.numeric import is_real
 from robust_interp.core.unique_names import told_apart
 
 FLOAT32 = "float32"
@@ -62,7 +64,7 @@ class Perturbation:
     def number(self, name: str) -> float | None:
         """Return a numeric parameter; None if there is no number of this name."""
         value = self.params.get(name)
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return value if is_real(value) else None
 
     def integer(self, name: str) -> int:
         """Return an integer parameter, such as a severity; 1 if there is no number of this name."""
@@ -331,7 +333,7 @@ _CELL: dict[str, Form] = {
 }
 _PLAN: dict[str, Form] = {
     "dataset": is_text,
-    "protocol": lambda value: value in ("final", "worst"),
+    "protocol": lambda value: value in PROTOCOLS,
     "n": lambda value: is_count(value) and value > 0,
     "cells": list_of(is_object),
 }

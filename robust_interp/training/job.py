@@ -70,6 +70,15 @@ def destination(what: Training, dataset: str, out: Path) -> Path:
     return folder
 
 
+def code(architecture: str, dataset: str) -> dict:
+    """Return what the plug-ins of a training decide: a hash of the network's code, and if images are flipped.
+
+    It is empty for our networks on built-in data sets, which always flip images or never do.
+    """
+    flip = {"flip": data.DATASETS[dataset].flip} if data.DATASETS.code(dataset) else {}
+    return flip | zoo.MODELS.code(architecture)
+
+
 def failure_file(folder: Path) -> Path:
     """Return the path of the record of a failed training. It does not look like a checkpoint."""
     return folder.with_name(f"{folder.name}.failed.json")
@@ -84,12 +93,14 @@ class Start:
         steps: Number of all steps.
         epoch: Epoch, counted from 1.
         epochs: Number of all epochs.
+        changed: What rounds otherwise than before, such as ``threads 1 instead of 2``; empty if nothing does.
     """
 
     step: int
     steps: int
     epoch: int
     epochs: int
+    changed: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +123,7 @@ class Job:
     def identity(self) -> dict:
         """All settings that determine the result, as JSON values.
 
-        They include the code of a plug-in architecture. Built-in data sets always flip images or never do.
+        They include what is known of the code of plug-ins, see `code`.
         """
         facts = {
             "recipe": dataclasses.asdict(self.recipe),
@@ -121,9 +132,7 @@ class Job:
             "data_fingerprint": self.training.fingerprint,
             "model_args": self.model_args,
         }
-        if data.DATASETS.code(self.training.name):
-            facts["flip"] = self.kind.flip
-        return json.loads(json.dumps(facts | zoo.MODELS.code(self.what.architecture)))
+        return json.loads(json.dumps(facts | code(self.what.architecture, self.training.name)))
 
     def model(self) -> nn.Module:
         """Build the network with its initial weights.
@@ -150,6 +159,13 @@ class Job:
         loader = Loader(images, self.training.labels, self.recipe, flip, seed, self.device)
         return Trainer(model, loader, self.recipe)
 
+    @property
+    def session(self) -> dict:
+        """What the rounding depends on, and so the weights: device, threads, compilation and PyTorch."""
+        threads = {"threads": torch.get_num_threads()} if torch.device(self.device).type == "cpu" else {}
+        told = {"compiled": self.compiled, "torch": str(torch.__version__)}
+        return {"device": str(self.device)} | threads | told
+
     def record(self, trainer: Trainer) -> dict:
         """Return the record of the training for train.json."""
         interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
@@ -163,6 +179,7 @@ class Job:
             "seconds": round(trainer.seconds, 1),
             "device": str(self.device),
             "compiled": self.compiled,
+            "sessions": trainer.sessions,  # the others are of the last one
         }
 
 
@@ -170,6 +187,15 @@ def _network(architecture: str, kind: data.DatasetType, model_args: dict) -> nn.
     """Build the network of a training, and check that its checkpoint can be written."""
     model = zoo.create(architecture, num_classes=kind.classes, in_chans=kind.shape[0], **model_args)
     zoo.check_savable(model, architecture, model_args)
+    try:
+        is_known = zoo.are_coefficients(coefficients(model))
+    except Exception:  # of a plug-in's network
+        is_known = False
+    if not is_known:
+        raise UserError(
+            f"{architecture}: interpolation_coefficients must give a tensor with one number for each block, "
+            "under names such as stages.0.1"
+        )
     return model
 
 

@@ -303,7 +303,7 @@ def _shown(value: object) -> str:
         return ",".join(map(_shown, value))
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "none" if value is None else str(value)
+    return "none" if value is None else str(value).removesuffix(".0")  # lr=1 and lr=1.0 are the same
 
 
 def changed(recipe: Recipe, recorded: dict) -> dict[str, tuple]:

@@ -49,14 +49,16 @@ def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> lis
         intervals: Intervals (low, high) of the initial act(λ).
 
     Raises:
-        UserError: if a name is not an architecture of this package.
+        UserError: if a name is not an architecture of this package, or intervals are given and none has a λ.
     """
-    points = []
+    points, models = [], list(models)
     for model in models:
         if model not in ARCHITECTURES:
             raise unknown("architecture", model, ARCHITECTURES)
         varied = intervals if default_lambda_init(model) else ()
         points += [Point(model, interval) for interval in varied] or [Point(model)]
+    if intervals and not any(point.lambda_init for point in points):
+        raise UserError(f"--lambda-init needs a model with λ; {', '.join(models)} has none")
     return list(dict.fromkeys(points))
 
 

@@ -22,6 +22,7 @@ from robust_interp.training import resume
 from robust_interp.training.compilation import MOST_COMPILATIONS
 from robust_interp.training.files import check_learning, check_not_failed, restore, save
 from robust_interp.training.job import Job, Start, Training, check
+from robust_interp.training.recipe import describe
 from robust_interp.training.side_by_side import TrainerGroup
 from robust_interp.training.trainer import Status, Trainer, TrainingError
 
@@ -103,9 +104,11 @@ def _outcomes(
         except TrainingError as failure:
             outcomes[job.what] = failure
             continue
+        changed = describe(trainer.begin_session(job.session))
         if is_restored:
             epochs = job.recipe.epochs
-            resumed(job.what, Start(trainer.step, trainer.steps, min(len(trainer.curve) + 1, epochs), epochs))
+            epoch = min(len(trainer.curve) + 1, epochs)
+            resumed(job.what, Start(trainer.step, trainer.steps, epoch, epochs, changed))
         trainers[trainer] = job
     caught = _run(trainers, outcomes, report, stopping, save_every)
     for trainer, job in trainers.items():

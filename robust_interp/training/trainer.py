@@ -159,6 +159,7 @@ class Trainer:
             weight_decay=recipe.weight_decay,
         )
         self.curve: list[dict] = []
+        self.sessions: list[dict] = []
         self.step = 0
         self.seconds = self.epoch_seconds = 0.0
         device = loader.labels.device
@@ -211,6 +212,22 @@ class Trainer:
             self.optimizer.step()
         self.loss_sum += loss.detach() * len(labels)
         self.correct += (logits.detach().argmax(1) == labels).sum()
+
+    def begin_session(self, made: dict) -> dict[str, tuple]:
+        """Record what the next steps are computed with, if it differs from the last session's.
+
+        Args:
+            made: The session, as JSON values.
+
+        Returns:
+            What differs: (value before, value now) by name.
+        """
+        last = {name: value for name, value in (self.sessions or [made])[-1].items() if name != "step"}
+        if not self.sessions or last != made:
+            self.sessions.append({"step": self.step} | made)
+        return {
+            name: (last.get(name), made.get(name)) for name in last | made if last.get(name) != made.get(name)
+        }
 
     def end_epoch(self) -> Status:
         """Add the record of the epoch to the curve, and reset the sums for the next one."""
@@ -294,7 +311,7 @@ class Trainer:
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
         values = {name: getattr(self, name) for name in _VALUES}
-        return tensors, values
+        return tensors, values | {"sessions": self.sessions}
 
     def restore(self, tensors: dict[str, Tensor], values: dict) -> None:
         """Continue from a result of `state`.
@@ -315,6 +332,7 @@ class Trainer:
             torch.cuda.set_rng_state(tensors["rng.cuda"], device)
         for name in _VALUES:
             setattr(self, name, values[name])
+        self.sessions = values.get("sessions", [])  # states of version 0.1 have none
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import new_folder
+from robust_interp.core.files import new_folder, sha256_of
 from robust_interp.core.json_values import (
     Form,
     check,
@@ -72,7 +72,7 @@ def _is_model_args(value: object) -> bool:
     return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
 
 
-def _by_block(value: Any) -> bool:
+def are_coefficients(value: Any) -> bool:
     """Whether it is a dict of numbers by block name."""
     return object_of(is_number)(value) and all(map(_BLOCK.fullmatch, value))
 
@@ -81,7 +81,7 @@ def _is_epoch(value: Any) -> bool:
     """Whether it is the record of one epoch of the training curve."""
     if not isinstance(value, dict) or not is_count(value.get("epoch")):
         return False
-    return is_number(value.get("lr", 0)) and _by_block(value.get("lambda", {}))
+    return is_number(value.get("lr", 0)) and are_coefficients(value.get("lambda", {}))
 
 
 # Required fields of each file, and optional fields, with the test of their values.
@@ -103,7 +103,7 @@ _RECORD: tuple[dict[str, Form], dict[str, Form]] = (
         "clean_n": is_count,
         "clean_accuracy": _is_percentage,
     },
-    {"recipe": is_object, "lambda": _by_block, "curve": list_of(_is_epoch)},
+    {"recipe": is_object, "lambda": are_coefficients, "curve": list_of(_is_epoch)},
 )
 
 
@@ -146,7 +146,7 @@ class Checkpoint:
             UserError: if the file is missing or does not have this form.
         """
         path = self.folder / CONFIG
-        with self._named():
+        with self._naming_errors():
             config = {"model_args": {}} | read_object(path)
             check(path, config, *_CONFIG)
             if config["architecture"] != self.architecture:
@@ -162,13 +162,13 @@ class Checkpoint:
             UserError: if the file is missing or does not have this form.
         """
         path = self.folder / RECORD
-        with self._named():
+        with self._naming_errors():
             record = read_object(path)
             check(path, record, *_RECORD)
         return record
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _naming_errors(self) -> Iterator[None]:
         """Add the checkpoint's name to a UserError."""
         try:
             yield
@@ -187,8 +187,7 @@ class Checkpoint:
         """
         path = self.folder / WEIGHTS
         try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = sha256_of(path)
         except OSError as error:
             raise self._broken(f"cannot read {path}: {error}") from error
         if found != self.record["weights_sha256"]:
@@ -207,7 +206,7 @@ class Checkpoint:
             "num_classes": cfg["num_classes"],
             "in_chans": cfg["input_size"][0],
         }
-        with self._named():
+        with self._naming_errors():
             model = create(config["architecture"], **arguments)
         load_weights(model, self.folder / WEIGHTS)
         return model.eval()
@@ -271,7 +270,7 @@ def interval_text(interval: Sequence[float] | None) -> str:
     return "-".join(f"{end:.2f}" for end in interval) if interval else ""
 
 
-def _named(folder: Path) -> Checkpoint:
+def _checkpoint_of(folder: Path) -> Checkpoint:
     """Return the checkpoint of a folder, which need not exist.
 
     Raises:
@@ -300,7 +299,7 @@ def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """
     if not folder.exists():
         return None
-    checkpoint = _named(folder)
+    checkpoint = _checkpoint_of(folder)
     there = checkpoint.config["model_args"]
     if json.loads(json.dumps(model_args)) != there:
         raise UserError(f"{folder} was made with {there}, not {model_args}: choose another --out")
@@ -385,7 +384,7 @@ def save(
         key: value.detach().cpu().to(torch.float16 if half and value.is_floating_point() else value.dtype)
         for key, value in model.state_dict().items()
     }
-    checkpoint = _named(folder)
+    checkpoint = _checkpoint_of(folder)
     config = {
         "architecture": checkpoint.architecture,
         "num_classes": pretrained_cfg["num_classes"],

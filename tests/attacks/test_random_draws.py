@@ -23,8 +23,8 @@ from support.attacked import (
 from torch import nn
 
 import robust_interp
-from robust_interp.attacks import ATTACKS, AttackRunner, start_noise
-from robust_interp.attacks.random_draws import KeyedDraws
+from robust_interp.attacks import ATTACKS, AttackRunner
+from robust_interp.attacks.random_draws import KeyedDraws, start_noise
 from robust_interp.core.errors import UserError
 from robust_interp.plugins import attack as declared
 

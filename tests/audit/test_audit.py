@@ -455,6 +455,7 @@ def source():
 def audited_alone(model, source, request=QUICK, options=ATTACKS):
     """The verdict on one model and its findings at the one radius, by check."""
     audit = Audit(replace(request, modules={"net": model, "source": source}), options)
+    audit.load()
     audit.targets = audit.targets[:1]  # what attacks are transferred from is not in question
     with Store(None) as store:
         (one,) = audit.run(store)

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 
 import robust_interp
-from robust_interp import data, evaluate
+from robust_interp import evaluate
 from robust_interp.benchmark import config
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.forms import seed_list
-from robust_interp.benchmark.request import AVERAGES, DEFAULTS, INTERPOLATIONS, SETTINGS, SUBSETS, Request
+from robust_interp.benchmark.request import DEFAULTS, SETTINGS, Request
 from robust_interp.benchmark.settings import resolve_options
-from robust_interp.classifiers import ensemble
 from robust_interp.cli.main import parser
 from robust_interp.core.errors import UserError
-from robust_interp.data import preprocessing
 
 RUN = """
 models = ["in_resnet14"]
@@ -55,14 +53,6 @@ def test_every_field_is_declared_but_the_objects():
     for name, about in SETTINGS.items():
         assert about.help, name
     assert SETTINGS["eps"].unit == "units of 1/255"
-
-
-def test_subsets_and_interpolations_are_those_of_the_data():
-    assert (SUBSETS, INTERPOLATIONS) == (data.SUBSETS, preprocessing.INTERPOLATIONS)
-
-
-def test_what_ensembles_average_is_what_they_know():
-    assert AVERAGES == ensemble.AVERAGES
 
 
 def test_the_declaration_imports_no_torch():

@@ -927,7 +927,6 @@ def test_the_cost_of_an_ensemble_is_what_its_members_are_asked(count, view, spec
         ((target, cells),) = benchmark.missing(store)
         runner = benchmark.runner
         runner.load(target)
-        store.put_labels(dataset.fingerprint, dataset.labels)
         for cell in cells:
             Counted.passes = 0
             run_jobs(make_jobs(benchmark.plan, [cell], target, runner), [target], runner, store)

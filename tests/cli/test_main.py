@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
 from support.hand_made import results_beyond_ascii
+from support.messages import one_line
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.console import console, print_leaderboard, print_models
@@ -362,6 +363,13 @@ def test_one_folder_can_be_listed_alone(command, tiny_zoo):
     assert command("models", "--only-zoo")[0] == 1
 
 
+def test_a_data_set_without_checkpoints_must_be_a_known_one(command, tiny_zoo):
+    status, out, err = command("models", "--dataset", "digit", "--zoo", tiny_zoo)
+    assert (status, out) == (1, "")
+    one_line(err, "unknown data set 'digit'", "digits")
+    assert command("models", "--dataset", "cifar10", "--zoo", tiny_zoo, "--only-zoo")[0] == 0
+
+
 @pytest.mark.parametrize(
     "argv",
     [
@@ -434,6 +442,7 @@ MISTAKES = [
     (["--attacks", "pgd(eps=8)"], ["eps must be above 0 and at most 1"]),
     (["--attacks", "pgd(steps=0)"], ["steps must be a whole number of at least 1"]),
     (["--corruptions", "gausian_noise"], ["unknown corruption 'gausian_noise'", "gaussian_noise"]),
+    (["--corruptions", "comon"], ["unknown corruption 'comon'", "did you mean common"]),
     (["--corruptions", "shot_noise(severity=6)"], ["severity must be 1, 2, 3, 4 or 5, not 6"]),
     (["--corruptions", ""], ["no corruption given", "none"]),
     (["--protocol", "wurst"], ["--protocol: invalid choice: 'wurst'; did you mean worst?"]),

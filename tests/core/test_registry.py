@@ -20,12 +20,6 @@ def test_a_name_that_differs_in_case_and_hyphens_alone_is_the_one_meant(name, hi
     assert str(error) == f"unknown data set {name!r}; {hint}"
 
 
-def test_words_of_other_libraries_are_answered_with_ours():
-    also = {"n_examples": "n", "epsilon": "eps", "gone": "not there"}
-    assert str(unknown("option", "n_examples", ["n", "eps"], also)).endswith("did you mean n?")
-    assert str(unknown("option", "gone", ["n", "eps"], also)).endswith("known: eps, n")
-
-
 def test_names_are_alike_up_to_case_and_marks():
     assert equal_ignoring_case("In-ResNet 20", ["in_resnet20", "in_resnet200", "IN_RESNET20"]) == [
         "in_resnet20",

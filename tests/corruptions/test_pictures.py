@@ -173,3 +173,15 @@ def test_corrupted_files_are_made_anew_once_a_file_has_changed(tmp_path):
     assert found(51) == (found(51)[0], pytest.approx(0.3, abs=0.005))
     assert len(list((tmp_path / "kept").rglob("*.images"))) == 1
     assert found(102) == (found(51)[0], pytest.approx(0.5, abs=0.005))
+
+
+def test_of_two_pictures_that_differ_in_the_suffix_alone_each_has_its_own(released, tmp_path):
+    for place in released.glob("*/fog/*/n1"):
+        Image.new("RGB", (SIDE, SIDE), (7, 7, 7)).save(place / "val_1.png")
+    own = files_of(tmp_path / "own")  # val_1.png, and no val_1.JPEG
+    found = pixels(Corruptor(own, 0, released), "fog", 2, 0, 9)[:, 0, 5, 7] * 255
+    at = [own.name_of(at) for at in range(9)].index("n1/val_1.png")
+    assert np.rint(found[at]) == 7
+    for place in released.glob("*/fog/*/n1"):
+        (place / "val_1.png").rename(place / "val_1.jpg")
+    refused(own, released, "could both be the picture of n1/val_1.png")

@@ -1,5 +1,6 @@
 """The shipped recipes against the paper's table, written out; overrides, their names, and mistakes."""
 
+import json
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -109,6 +110,10 @@ def digits(*texts):
         ("stored=keep,lambda_decay=off", "digits_stored_keep_lambda_decay_off", {"lambda_decay": False}),
         ("lambda_init=0.1,0.2", "digits_lambda_init_0p1_0p2", {"lambda_init": (0.1, 0.2)}),
         ("warmup_epochs=1,weight_decay=5e-4", "digits_weight_decay_0p0005_warmup_epochs_1", {}),
+        ("lr=1", "digits_lr_1", {"lr": 1}),
+        ("lr=1.0", "digits_lr_1", {"lr": 1}),
+        ("lambda_init=0.0,0.1", "digits_lambda_init_0_0p1", {"lambda_init": (0, 0.1)}),
+        ("lambda_init=0,0.1", "digits_lambda_init_0_0p1", {"lambda_init": (0, 0.1)}),
     ],
 )
 def test_every_field_can_be_overridden_and_the_name_says_so(text, name, values):
@@ -266,3 +271,26 @@ def test_a_checkpoint_of_an_edited_recipe_is_not_taken_for_the_new_one(tmp_path,
     told = capsys.readouterr().err
     assert "epochs 20 instead of 60" in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", ["plugin", "flip", "data_fingerprint"])
+def test_a_checkpoint_of_other_code_or_data_is_not_taken_for_one_of_these(
+    tmp_path, command, monkeypatch, key
+):
+    bundled = Path(zoo.__file__).parents[2] / "model_zoo"
+    folder = shutil.copytree(
+        bundled / "plain_net20.digits_digits_seed0", tmp_path / "plain_net20.digits_digits_seed0"
+    )
+    if key == "data_fingerprint":
+        record = json.loads((folder / "train.json").read_text())
+        (folder / "train.json").write_text(json.dumps(record | {key: "0"}))
+    else:
+        monkeypatch.setattr(job, "code", lambda *_: {key: "another"})
+        record = json.loads((folder / "train.json").read_text())
+        (folder / "train.json").write_text(json.dumps(record | {key: "this"}))
+    options = ("--models", "plain_net20", "--epochs", "60", "--seeds", "2", "--out", tmp_path, "--quiet")
+    status, _, err = command("train", *options)
+    assert status == 1
+    assert err.count("\n") == 1
+    assert f"was trained with another {key}" in err
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]

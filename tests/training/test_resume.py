@@ -516,3 +516,21 @@ def test_a_training_is_not_resumed_with_other_code_of_its_plug_in(tmp_path, monk
         run(tmp_path)
     with_code({"plugin": "sha256:1"})
     assert run(tmp_path).record["plugin"] == "sha256:1"
+
+
+def test_what_a_training_was_computed_with_is_recorded_and_a_change_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+    starts, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            if threads == 1:
+                with pytest.raises(Stopped):
+                    run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
+            else:
+                record = run(tmp_path, resumed=lambda _, start: starts.append(start)).record
+    finally:
+        torch.set_num_threads(before)
+    assert [start.changed for start in starts] == ["threads 2 instead of 1"]
+    assert [(one["step"], one["threads"]) for one in record["sessions"]] == [(0, 1), (2, 2)]
+    assert {one["torch"] for one in record["sessions"]} == {str(torch.__version__)}

@@ -150,6 +150,11 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path, m
         (("--grid", "variants", "--models", "in_resnet14"), "no grid given"),
         (("--grid", "variants", "--lambda-init", "0,1"), "--lambda-init needs --models"),
         (("--grid", "variants", "--depth", "21"), "unknown architecture 'preact_resnet21'"),
+        (("--models", "in_resnet14", "--depth", "110"), "--depth needs --grid"),
+        (
+            ("--models", "plain_net14", "--lambda-init", "0.3,0.4"),
+            "needs a model with λ; plain_net14 has none",
+        ),
     ],
 )
 def test_what_cannot_be_swept_is_refused(command, arguments, complaint):

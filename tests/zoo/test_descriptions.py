@@ -16,7 +16,8 @@ from support.spoilt_json import spoilt as spoilt_json
 
 from robust_interp import data, evaluate, zoo
 from robust_interp.benchmark import workers
-from robust_interp.classifiers.resolve import ResolveOptions, resolve, without_failed
+from robust_interp.classifiers.resolve import ResolveOptions
+from robust_interp.classifiers.selection import Selection
 from robust_interp.classifiers.zoo_names import from_zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.normalize import Normalize
@@ -269,17 +270,28 @@ def test_workers_leave_out_what_one_process_does(own_zoo, command, monkeypatch):
 
 def test_what_failed_in_an_earlier_pass_stays_left_out(own_zoo):
     asked = ("all",), ResolveOptions(zoo=str(own_zoo), only_zoo=True, ensembles=False), data.load("digits")
-    targets = resolve(*asked)
-    failing = [target.key for target in targets if target.card.model == "in_resnet14"]
-    passes = iter([{failing[0]: UserError("the first")}, {failing[1]: UserError("the second")}, {}])
-    failed = {}
-    left = list(without_failed(lambda _: next(passes), targets, *asked, failed))
-    assert [[target.card.model for target in found] for found in left] == [
+    selection = Selection(*asked)
+    failing = [target.key for target in selection.targets if target.card.model == "in_resnet14"]
+    reasons = dict(zip(failing, ["the first", "the second"], strict=True))
+    passes = []
+
+    def needed(targets):  # the second is not loaded in the first pass
+        passes.append([target.card.model for target in targets])
+        return [target for target in targets if len(passes) > 1 or target.key != failing[1]]
+
+    def load(target):
+        if target.key in reasons:
+            raise UserError(reasons[target.key])
+
+    selection.load(load, needed=needed)
+    assert passes == [
+        ["in_resnet14", "in_resnet14", "preact_resnet14"],
         ["in_resnet14", "preact_resnet14"],
         ["preact_resnet14"],
     ]
-    assert list(failed) == failing
-    assert left[-1][0].left_out == ("the first; it is left out", "the second; it is left out")
+    assert list(selection.failed) == failing
+    assert selection.targets[0].left_out == ("the first; it is left out", "the second; it is left out")
+    assert selection.is_incomplete
 
 
 def test_if_no_checkpoint_can_be_loaded_the_first_reasons_are_told(own_zoo, command):
