@@ -133,10 +133,14 @@ def test_a_worker_that_dies_is_done_without(eager, counted, monkeypatch):
     monkeypatch.setattr(Counting, "make", lambda self, *request: self.end() or Worker.make(self, *request))
     dataset, maker = fake_cifar10(N), Maker(fake_cifar10(N), 0)
     with maker.prefetch(WANTED, workers=1):
+        maker.images("shot_noise", 1, 0, 4)
+        while not counted.alive:  # it starts
+            time.sleep(0.01)
         for wanted in WANTED:
             assert np.array_equal(
                 maker.images(wanted.name, wanted.severity, 0, N), expected(dataset, wanted, 0)
             )
+    assert not counted.blocks
 
 
 def test_where_no_process_can_be_started_images_are_made_here(eager, monkeypatch):

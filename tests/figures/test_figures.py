@@ -497,7 +497,7 @@ def test_an_interval_that_is_not_known_is_not_drawn_as_a_bar_of_no_length(unknow
 @pytest.mark.slow
 def test_figures_know_neither_torch_nor_models():
     code = (
-        "import sys; from robust_interp.figures import coefficients, landscape, stability; "
+        "import sys; from robust_interp.figures import classes, coefficients, landscape, robustness, stability; "
         "assert not {'torch', 'timm'} & sys.modules.keys(); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -650,7 +650,7 @@ def test_stability(command, tiny_zoo, tmp_path):
         (["landscape", "--models", "in_resnet14", "--points", "60"], 2, "odd"),
         (["landscape", "--models", "in_resnet14", "--points", "1"], 2, "odd"),
         (["landscape", "--models", "in_resnet14", "--radius", "nan"], 2, "above 0"),
-        (["landscape", "--models", "in_resnet14", "--sample", "-1"], 2, ""),
+        (["landscape", "--models", "in_resnet14", "--sample", "-1"], 2, "--sample"),
     ],
 )
 def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_path):

@@ -5,13 +5,13 @@ import pytest
 
 from robust_interp.results.scores import Score
 from robust_interp.results.warnings import findings
-from robust_interp.store.cells import ModelCard
+from robust_interp.store.cells import ModelCard, Perturbation
 
 CARD = ModelCard("net", {"weights": "a"}, "quick", train_seed=0, seeds=(0,))
 SURE = ModelCard("net", {"weights": "a"}, "quick", train_seed=0, seeds=(0,), recorded_clean=95.0)
 
 
-def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0, open_by=0.0):
+def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0, open_by=0.0, **params):
     name, _, eps = column.partition("_")
     attacked = bool(eps)
     row = {
@@ -21,7 +21,9 @@ def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0, open_by=0.0)
         "zero_grad": zero_grad if attacked else None,
         "ci_high": accuracy + open_by,
     }
-    return Score(card, column, accuracy, row, np.zeros(0, bool), not_finite=not_finite)
+    made = (Perturbation("attack", name, column, {"eps": float(eps) / 255, **params}),) if attacked else ()
+    right = np.zeros(0, bool)
+    return Score(card, column, accuracy, row, right, perturbations=made, not_finite=not_finite)
 
 
 def said(accuracies, card=CARD):
@@ -51,6 +53,12 @@ def test_one_step_that_beats_many_is_remarked_on(iterative):
     assert iterative in line
     assert "one FGSM step 50.0 %" in line
     assert said({"clean": 95, "fgsm_2": 50, iterative: 51.9}) == []
+
+
+@pytest.mark.parametrize(("params", "lines"), [({}, 1), ({"queries": 300}, 0), ({"target": "random"}, 0)])
+def test_what_does_not_follow_the_loss_may_be_weaker_than_one_step(params, lines):
+    found = [score("clean", 95), score("fgsm_2", 50), score("pgd_2", 60, **params)]
+    assert len(findings(found)) == lines
 
 
 def test_one_step_is_compared_at_the_same_radius_only():

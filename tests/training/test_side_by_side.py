@@ -127,7 +127,7 @@ def test_trainings_side_by_side_are_told_apart_by_what_they_differ_in(tmp_path, 
     sweeping = ["sweep", "--models", "in_resnet14", "--lambda-init", "0,0.1", "--lambda-init", "0.3,0.4"]
     sweeping += ["--epochs", "1", "--seeds", "2", "--device", "cpu", "--at-once", "4", "--n", "1"]
     sweeping += ["--attacks", "none", "--corruptions", "none", "--out", str(tmp_path)]
-    main(sweeping)
+    assert main(sweeping) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "epoch 1/1" in line]
     names = {line.partition("  epoch ")[0].partition("%")[2] for line in lines}  # a slow run tells it often
     assert len(names) == 4
