@@ -84,8 +84,8 @@ def _add_show(actions: Commands) -> None:
         type=name_list,
         metavar="NAMES",
         help="only these columns, in this order: names or globs, e.g. 'model,clean,pgd_*'; their standard "
-        "deviations are included (default: all but empty columns and settings that all rows share; csv and "
-        "json: all)",
+        "deviations are included (default: all but empty columns, settings that all rows share, and "
+        "corruptions whose mean is shown; csv and json: all)",
     )
     _add_format(parser, "table", "csv", "markdown", "latex", "json")
     add(
