@@ -80,7 +80,11 @@ def step_warning(perturbation: Perturbation) -> str | None:
         return None
     step = f"{exact_255(alpha)}/255" if perturbation.norm == "Linf" else f"{alpha:g}"
     if alpha > eps * (1 + 1e-9):
-        return f"{perturbation.column}: the step {step} exceeds eps, so each step overshoots the ball"
+        usual = (
+            ATTACKS[perturbation.name].defaults["alpha"] if perturbation.name in ("ifgsm", "pgd") else None
+        )
+        paper = " (the default, which is the paper's; alpha=eps/4 is smaller)" if alpha == usual else ""
+        return f"{perturbation.column}: the step {step}{paper} exceeds eps, so each step overshoots the ball"
     steps = perturbation.integer("steps")
     if alpha * steps < eps * (1 - 1e-9):
         return f"{perturbation.column}: {steps} steps of {step} cannot reach eps"

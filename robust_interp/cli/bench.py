@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Set
@@ -91,12 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
+        others = len(store.plans()) > 1
     print_leaderboard(report.leaderboard, benchmark.plan.dataset, arguments=[str(arguments.out)])
     for line in report.warnings:
         warn(f"warning: {line}")
     for line in report.notes:
         say(line)
-    say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(f"wrote leaderboard.csv, results.csv and environment.json of this run in {arguments.out}")
+    if others:
+        say(f"robust-interp leaderboard {shlex.quote(str(arguments.out))} has the rows of all runs there")
     say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return int(benchmark.is_incomplete)
 

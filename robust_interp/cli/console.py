@@ -106,18 +106,17 @@ def print_leaderboard(
     shown = console()
     spread = brief.INTERVALS if intervals else "± std over seeds"
     shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, {spread}")
-    left_out = _print_one(
-        shown,
-        {marks.get(name, name): column for name, column in texts.items()},
-        [marks.get(name, name) for name in order],
-    )
+    marked = {marks.get(name, name): column for name, column in texts.items()}
+    order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board)
+    left_out = _print_one(shown, marked, order, gaps=gaps)
+    while columns is not None and left_out:  # they were asked for: below, beside the first of them
+        again = list(dict.fromkeys(["model" if "model" in marked else order[0], *left_out]))
+        still = _print_one(shown, {name: marked[name] for name in again}, again, gaps=gaps)
+        left_out = still if len(still) < len(left_out) else []
     if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
         shown.print(f"* {about}" if marks else about)
-    mend = CSV_HAS_ALL
-    if columns is None:
-        choose = ["robust-interp", "leaderboard", *arguments, "--columns"]
-        mend = f"choose columns with {shlex.join(choose)} model,NAMES"
-    _tell_left_out(shown, left_out, mend)
+    choose = ["robust-interp", "leaderboard", *arguments, "--columns"]
+    _tell_left_out(shown, left_out, f"choose columns with {shlex.join(choose)} model,NAMES")
 
 
 def _tell_left_out(shown: Console, names: Iterable[str], mend: str = "") -> None:
@@ -127,13 +126,18 @@ def _tell_left_out(shown: Console, names: Iterable[str], mend: str = "") -> None
 
 
 def _print_one(
-    shown: Console, columns: dict[str, list[str]], order: list[str], left: Collection[str] = ()
+    shown: Console,
+    columns: dict[str, list[str]],
+    order: list[str],
+    left: Collection[str] = (),
+    gaps: Collection[int] = (),
 ) -> list[str]:
     """Print one table that fits the terminal, and return the columns that were left out.
 
     Args:
         order: The columns by priority; the last ones are left out first.
         left: Columns that are aligned to the left beside the descriptive ones of leaderboards.
+        gaps: Rows, counted from 0, that an empty line stands above.
     """
     need = {name: _width(name, texts) for name, texts in columns.items()}
     if not shown.is_terminal:
@@ -148,7 +152,7 @@ def _print_one(
         if need[name] <= room:
             kept.add(name)
             room -= need[name]
-    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest, left))
+    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest, left, gaps))
     return [name for name in columns if name not in kept]
 
 
@@ -314,10 +318,12 @@ def _table(
     columns: dict[str, list[str]],
     widest: Mapping[str, int] = MappingProxyType({}),
     left: Collection[str] = (),
+    gaps: Collection[int] = (),
 ) -> Table:
     """Build a table of texts; only the columns named in `widest` (maximum width by name) are wrapped.
 
-    Those named in `left`, and descriptive columns of leaderboards, are aligned to the left.
+    Those named in `left`, and descriptive columns of leaderboards, are aligned to the left. An empty line
+    stands above the rows in `gaps`.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
@@ -328,7 +334,9 @@ def _table(
             max_width=widest.get(name),
             overflow="fold",
         )
-    for row in zip(*columns.values(), strict=True):
+    for at, row in enumerate(zip(*columns.values(), strict=True)):
+        if at in gaps:
+            table.add_row()
         table.add_row(*row)
     return table
 

@@ -103,7 +103,7 @@ def tags(board: pd.DataFrame) -> list[list[str]]:
 
 
 def _tell_apart(alike: pd.DataFrame, told: dict[object, list[str]]) -> None:
-    for name in ("seeds", "corruption_source", "attack_precision", "eot", "audit", "params_m"):
+    for name in ("seeds", "weights", "corruption_source", "attack_precision", "eot", "audit", "params_m"):
         clashing = _clashing(alike.index, told)
         if name in alike and alike.loc[clashing, name].nunique(dropna=False) > 1:
             for at in clashing:

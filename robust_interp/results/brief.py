@@ -138,7 +138,7 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
 def _telling_apart(board: pd.DataFrame) -> list[str]:
     """Return the settings in which rows of one model differ, as few as tell them apart."""
     known = ["model"]
-    for name in ("members", "n_examples", "protocol", "recipe", "seeds"):
+    for name in ("members", "n_examples", "protocol", "recipe", "seeds", "weights"):
         if name in board and (board.groupby(known, dropna=False)[name].nunique(dropna=False) > 1).any():
             known.append(name)
     return known[1:]

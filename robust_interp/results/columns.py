@@ -455,6 +455,12 @@ TAIL = (  # after the measured columns, each only if a row has a value
         shown=Shown.IF_FILLED,
     ),
     Column(
+        "weights",
+        _text,
+        "Train seeds, or else the beginning of `weights_sha256`, of rows that differ in nothing else.",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
         "worst_attacks",
         _text,
         "Attacks behind the `worst` columns, such as `fgsm+pgd`.",

@@ -85,6 +85,19 @@ class Entry:
         return len(self.card.seeds) if self.card.members > 1 and self.card.seeds else len(self.by_seed)
 
     @property
+    def weights(self) -> str:
+        """Its train seeds, such as ``seed 0``; without seeds, the beginning of the hash of its weights."""
+        if seeds := self.known_seeds:
+            return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        return self.card.weights_sha256[:8]
+
+    @property
+    def known_seeds(self) -> list[int]:
+        """Its train seeds, or those of its members, in ascending order; empty if they are unknown."""
+        cards = [next(iter(scored.values())).classifier for scored in self.by_seed.values()]
+        return sorted({seed for card in cards for seed in card.seeds})
+
+    @property
     def strong_n(self) -> int | None:
         """Number of images of the strong attacks; None without strong attacks."""
         return next((n for _, n in self.strong), None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from robust_interp.results.entries import Entry
-from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, digest
 
 
@@ -54,13 +53,12 @@ def _clashing(alike: list[int], told: list[str]) -> list[int]:
 
 def _tags(entry: Entry) -> dict[str, str]:
     card = entry.card
-    single_seeds = sorted({seed for scored in entry.by_seed.values() for seed in _train_seeds(scored)})
     return {
         "recipe": f"@{card.recipe}" if card.recipe else "",
         "lambda_init": f"λ {card.lambda_init}" if card.lambda_init else "",
         "protocol": entry.protocol,
         "n": f"n={entry.n}",
-        "train_seeds": _listed("seed", single_seeds),
+        "train_seeds": _listed("seed", entry.known_seeds),
         "sources": f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
         "attack_seeds": _listed("attack seed", sorted(entry.seeds)),
         "precision": ""
@@ -76,10 +74,6 @@ def _attacks(entry: Entry) -> str:
 def _hash(entry: Entry) -> str:
     """Return a hash of the images and weights, which may be the only difference left."""
     return f"#{digest([entry.subset_hash, *sorted(entry.by_seed)])[:6]}"
-
-
-def _train_seeds(scored: dict[str, Score]) -> tuple[int, ...]:
-    return next(iter(scored.values())).classifier.seeds
 
 
 def _listed(what: str, seeds: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from robust_interp.results.columns import (
     TAIL,
     TAIL_COLUMNS,
     Kind,
+    Type,
     integers,
 )
 from robust_interp.results.entries import Entry, entries_of
@@ -41,6 +42,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     entries = entries_of(runs)
     measured = measured_columns(scored.values() for entry in entries for scored in entry.by_seed.values())
     lines = [_line(entry, measured) for entry in entries]
+    _tell_weights_apart(entries, lines)
     extra = [column for column in TAIL_COLUMNS if any(line[column] for line in lines)]
     frame = pd.DataFrame(lines).reindex(columns=board_columns([column.name for column in measured], extra))
     frame = frame.astype({column: "Int64" for column in integers(TAIL) if column in extra})
@@ -117,6 +119,15 @@ def _line(entry: Entry, measured: Iterable[MeasuredColumn]) -> dict:
         if len(values) == len(known):  # no mean over fewer seeds than the column `seeds` says
             line[column.name], line[std_of(column.name)] = statistics.mean_std(values)
     return line
+
+
+def _tell_weights_apart(entries: Sequence[Entry], lines: Sequence[dict]) -> None:
+    """Fill the column `weights` of lines that are equal in all other columns that describe a row."""
+    described = [column.name for column in (*ENTRY, *TAIL, *SOURCE) if column.type is Type.TEXT]
+    described += ["seeds", "members", "n_examples", "strong_n"]
+    keys = [tuple(str(line.get(name)) for name in described if name != "audit") for line in lines]
+    for entry, line, key in zip(entries, lines, keys, strict=True):
+        line["weights"] = entry.weights if keys.count(key) > 1 else ""
 
 
 def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:

@@ -100,6 +100,17 @@ def _radii(rows: pd.DataFrame, series: str) -> list[str]:
     return [one.name for one in measured if one.series == series and one.radius]
 
 
+def begins_of_groups(board: pd.DataFrame) -> list[int]:
+    """Return the rows, counted from 0, at which others begin than those that the row above is ranked among.
+
+    Empty if rows of one group do not stand together, as in a table that is sorted by another column.
+    """
+    settings = ["protocol", *(name for name in _ALIKE if name in board)]
+    groups = board.groupby(settings, dropna=False, sort=False).ngroup().tolist()
+    begins = [at for at in range(1, len(groups)) if groups[at] != groups[at - 1]]
+    return begins if len(begins) == len(set(groups)) - 1 else []
+
+
 def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     """Return one line that names the ranking columns, and says why rows have no rank.
 

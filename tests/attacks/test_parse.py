@@ -273,7 +273,12 @@ def test_different_attacks_in_one_column_are_refused():
 def test_a_step_larger_than_the_ball_is_remarked_on():
     (found,) = resolve("pgd", [1 / 255])
     warning = attacks.step_warning(found)
-    assert warning == "pgd_1: the step 2/255 exceeds eps, so each step overshoots the ball"
+    assert warning == (
+        "pgd_1: the step 2/255 (the default, which is the paper's; alpha=eps/4 is smaller) exceeds eps, so "
+        "each step overshoots the ball"
+    )
+    (found,) = resolve("pgd(alpha=3/255)", [1 / 255])
+    assert "the step 3/255 exceeds eps" in attacks.step_warning(found)
 
 
 def test_steps_that_cannot_reach_the_edge_are_remarked_on():

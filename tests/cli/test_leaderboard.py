@@ -97,11 +97,27 @@ def test_a_long_name_takes_several_lines_and_loses_nothing(printed):
     assert lines[at].split()[0] + lines[at + 1] == "Amini2024MeanSparse_S-WRN-70-16"
 
 
-def test_chosen_columns_stand_in_their_order_and_the_last_give_way(printed):
+def test_chosen_columns_stand_in_their_order_and_the_last_below(printed):
     lines = printed(60, ["digits.csv"], ["model", "pgd_32", "clean", "seeds", "fgsm_*"])
     # 17 characters of a name and the space after it, 11 of pgd_32, 11, 7 and 11: a sixth column has no room
-    assert ["model", "pgd_32", "clean", "seeds", "fgsm_8"] in [line.split() for line in lines]
-    assert any(line.startswith("not shown for lack of space: fgsm_16, fgsm_32;") for line in lines)
+    heads = [line.split() for line in lines if line.startswith("model")]
+    assert heads == [["model", "pgd_32", "clean", "seeds", "fgsm_8"], ["model", "fgsm_16", "fgsm_32"]]
+    assert sum(line.startswith("plain_net20") for line in lines) == 4  # two rows, twice
+    assert not any("lack of space" in line for line in lines)
+
+
+def test_an_empty_line_stands_between_rows_of_other_ranks(monkeypatch, capsys, tmp_path):
+    with Store(tmp_path) as store:
+        for n in (10, 20):
+            run(store, [(card(model), attack("pgd", 2), first(4, n)) for model in ("a", "b")])
+    made = Console(width=200, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(console, "console", lambda: made)
+    board, title, ranked_by = combine.gather([tmp_path])
+    console.print_leaderboard(board, title, ranked_by)
+    ranks = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[2:-1]]
+    assert ranks == [["1", "a"], ["1", "b"], [], ["1", "a"], ["1", "b"]]
+    console.print_leaderboard(combine.sort(board, "model"), title, ranked_by)
+    assert [] not in [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):

@@ -96,7 +96,7 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert lines[1].split() == columns  # no rank, which goes by PGD
     assert "no rank for 2 of 2 rows: clean accuracy not clearly above chance" in lines  # untrained
     assert [line.split()[1:3] for line in lines[2:4]] == [["2", "1"], ["2", "2"]]  # seeds, members
-    wrote = f"wrote leaderboard.csv, results.csv and environment.json in {tmp_path / 'results'}"
+    wrote = f"wrote leaderboard.csv, results.csv and environment.json of this run in {tmp_path / 'results'}"
     assert lines[-2] == wrote
     assert lines[-1].startswith("measured 6 new cells in ")
     results = pd.read_csv(tmp_path / "results" / "results.csv")

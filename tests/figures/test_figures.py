@@ -497,7 +497,8 @@ def test_an_interval_that_is_not_known_is_not_drawn_as_a_bar_of_no_length(unknow
 @pytest.mark.slow
 def test_figures_know_neither_torch_nor_models():
     code = (
-        "import sys; from robust_interp.figures import classes, coefficients, landscape, robustness, stability; "
+        "import sys; "
+        "from robust_interp.figures import classes, coefficients, landscape, robustness, stability; "
         "assert not {'torch', 'timm'} & sys.modules.keys(); assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

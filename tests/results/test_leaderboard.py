@@ -360,6 +360,18 @@ def test_protocol_worst_asks_of_each_sample_to_survive_everything(store):
     assert list(line)[-7:-2] == ["worst_2", "worst_2_std", "worst_4", "worst_4_std", "worst_attacks"]
 
 
+def test_rows_that_differ_in_their_weights_alone_say_which(store):
+    """Two runs of one train seed each, and two sets of weights without a seed."""
+    plain = card("own", None, "")
+    own = [replace(plain, identity={"weights": sha}, weights_sha256=sha * 64) for sha in "ab"]
+    for at, classifier in enumerate([card("a", 0), card("a", 1), *own, card("b", 5)]):
+        run(store, [(classifier, CLEAN, first(9 - at)), (classifier, attack("pgd", 2), first(5 - at))])
+    board = leaderboard.entries_frame(*[scores(plan, store) for plan in store.plans()])
+    told = dict(zip(board["clean"], board["weights"], strict=True))
+    assert told == {90: "seed 0", 80: "seed 1", 70: "a" * 8, 60: "b" * 8, 50: ""}
+    assert set(brief.for_readers(board)["weights"]) == {"seed 0", "seed 1", "a" * 8, "b" * 8, ""}
+
+
 def test_no_model_is_no_choice(store, command):
     for action in ([], ["classes"]):
         status, out, err = command("leaderboard", *action, "--models", "")
@@ -805,7 +817,8 @@ def test_a_published_folder_is_read_without_its_images_or_models(store, tmp_path
     (tmp_path / FILE_NAME).rename(alone / FILE_NAME)
     code = (
         "import sys; from pathlib import Path; from robust_interp.results.combine import gather; "
-        "assert len(gather([Path(sys.argv[1])]).board) == 2; assert not {'torch', 'timm'} & sys.modules.keys()"
+        "assert len(gather([Path(sys.argv[1])]).board) == 2; "
+        "assert not {'torch', 'timm'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code, str(alone)], check=True, cwd=alone)
 
