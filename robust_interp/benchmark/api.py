@@ -138,7 +138,8 @@ def evaluate(
             for sources such as ``folder:PATH``, and all images for arrays.
         subset: Which images the first n are: ``first`` in the order of the data set, ``random``, or
             ``stratified``: each class as often as in the whole set. None means stratified for your own
-            images if they are sorted by class (for arrays: if n is smaller than their number), else first.
+            images if they are sorted by class (for arrays: if n is a number), else first. Of a source of
+            batches only the first n are read, so they are the first.
         subset_seed: Seed of the random and stratified subsets.
         class_map: CSV file with the columns ``folder`` and ``label``, for ``folder:PATH``.
         resize: Length in pixels that the shorter side of image files is resized to, for all models. None
@@ -196,6 +197,8 @@ def evaluate(
     eps = None if eps is None else eps_in_pixels(eps)
     _check_texts(locals())
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
+    if subset is None and whole_number(n) is not None and _batches_in(dataset):
+        asked["subset"] = FIRST  # no others are read
     request = Request(
         **_named(models),
         dataset=_given(dataset, n, subset, decode_workers),
@@ -286,19 +289,28 @@ def _named(models: object) -> dict[str, Any]:
     return {"models": names and tuple(names)}
 
 
+def _batches_in(dataset: object) -> tuple[Any, Any] | None:
+    """Return a source of batches and its number of classes, None if not given; None for anything else."""
+    if dataset is None or isinstance(dataset, str):
+        return None
+    source, *classes = dataset if isinstance(dataset, tuple) and len(dataset) == 2 else (dataset,)
+    is_one = data.is_source_of_batches(source) and not (classes and np.ndim(classes[0]))
+    return (source, classes[0] if classes else None) if is_one else None
+
+
 def _given(dataset: object, n: object, subset: object, workers: int | None) -> str | data.Dataset | None:
     """Return the name of a data set as it is, and arrays, loaders or batches as a data set."""
     if dataset is None or isinstance(dataset, str):
         return dataset
-    source, *classes = dataset if isinstance(dataset, tuple) and len(dataset) == 2 else (dataset,)
-    if data.is_source_of_batches(source) and not (classes and np.ndim(classes[0])):
+    if found := _batches_in(dataset):
+        source, classes = found
         count = whole_number(n) if subset in (None, FIRST) else None
         if count is None and n != "all" and not data.has_length(source):
             raise UserError(
                 "the data set has no length and may never end: set n, with subset 'first', or n to 'all' to "
                 "read all of it"
             )
-        return data.from_batches(source, classes[0] if classes else None, count, workers)
+        return data.from_batches(source, classes, count, workers)
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):
         raise UserError(
             "dataset must be a name, (images, labels) or (images, labels, classes), a torch Dataset or "

@@ -42,8 +42,7 @@ def load_dataset(request: Request) -> data.Dataset:
     else:
         _refuse_for_arrays(request, preprocessing)
         found, by_default = _arrays(request), FIRST
-        n = whole_number(request.n)
-        if found.name not in data.DATASETS and n is not None and n < len(found) and found.is_by_class:
+        if found.name not in data.DATASETS and request.n not in (None, "all") and found.is_by_class:
             by_default = STRATIFIED
     subset, seed = request.subset or by_default, checked_seed(request.subset_seed)
     if subset == FIRST and seed:

@@ -107,7 +107,7 @@ def print_leaderboard(
     spread = brief.INTERVALS if intervals else "± std over seeds"
     shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, {spread}")
     marked = {marks.get(name, name): column for name, column in texts.items()}
-    order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board)
+    order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board, ranked_by)
     left_out = _print_one(shown, marked, order, gaps=gaps)
     while columns is not None and left_out:  # they were asked for: below, beside the first of them
         again = list(dict.fromkeys(["model" if "model" in marked else order[0], *left_out]))

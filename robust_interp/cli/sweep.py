@@ -140,13 +140,16 @@ def _ready(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: Re
     from robust_interp import data
     from robust_interp.benchmark.plan import make_plan
     from robust_interp.benchmark.settings import corruptor_of, device_of, load_dataset
+    from robust_interp.classifiers.files import is_path
     from robust_interp.store.cells import ModelCard
     from robust_interp.training import sweep
     from robust_interp.training.job import destinations
 
     asked, request = sweep.trainings(points, recipe_of, arguments.seeds), _request(arguments)
     trainings = [what for _, what in asked]
-    destinations(trainings, arguments.dataset, _zoo(arguments))
+    for folder in destinations(trainings, arguments.dataset, _zoo(arguments)).values():
+        if is_path(folder.name) and Path(folder.name).resolve() != folder.resolve():
+            raise UserError(f"./{folder.name} would be measured in place of the one trained here: rename it")
     done = train_command.finished(arguments, trainings, _zoo(arguments))
     device_of(request)
     test = load_dataset(request)
@@ -184,8 +187,6 @@ def _measured(
     from robust_interp.cli.progress import Reporter, total_work
 
     made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
-    if there := next((name for name in made if Path(name).exists()), None):
-        raise UserError(f"./{there} would be measured in place of the trained one: run it in another folder")
     benchmark = Benchmark(replace(_request(arguments), models=made))
     with benchmark.in_workers(workers, store, arguments.out):
         bar.time.forget()  # the remaining work is now known exactly

@@ -240,7 +240,7 @@ def _by_name(wanted: Sequence[str], listed: Sequence[str]) -> list[str]:
     The suffixes may differ, unless several files differ in nothing else.
 
     Raises:
-        UserError: if several files fit a name, and none of them exactly.
+        UserError: if several files fit a name, and none of them exactly; or one file is left for two names.
     """
     by_stem: dict[str, list[str]] = {}
     for name in listed:
@@ -251,4 +251,8 @@ def _by_name(wanted: Sequence[str], listed: Sequence[str]) -> list[str]:
         if len(fitting) > 1 and name not in fitting:
             raise UserError(f"{' and '.join(fitting)} could both be the picture of {name}")
         found.append(name if name in fitting else fitting[0])
+    taken: dict[str, str] = {}
+    for name, file in zip(wanted, found, strict=True):
+        if file and taken.setdefault(file, name) != name:
+            raise UserError(f"{file} could be the picture of both {taken[file]} and {name}")
     return found

@@ -14,14 +14,14 @@ from robust_interp.results.brief import shorten, text_of
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
 from robust_interp.results.intervals import ends_in_short, interval
-from robust_interp.results.ranks import unranked, why_not
+from robust_interp.results.ranks import attacks_behind, unranked, why_not
 
 MEASURED = "measured"  # value of `source` in rows that were measured, not quoted
 _TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
 _IN_LABEL = ("recipe", "lambda_init", "source")  # shown with the model's name, not in a column
 # Equal for all rows of a group: the first two always, the others if a row has them.
 _WITHIN = ["protocol", "n_examples"]
-_ALSO_WITHIN = ["preprocessing", "subset", "attack_precision", "worst_attacks"]
+_ALSO_WITHIN = ["preprocessing", "subset", "attack_precision"]
 
 
 def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[str, str]) -> dict:
@@ -41,9 +41,10 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
     ranked = set(board["protocol"][board["rank"].notna()])
     ranking = {protocol: column for protocol, column in ranked_by.items() if protocol in ranked}
     named = dict(zip(board.index, tags(board), strict=True))
-    also = [name for name in _ALSO_WITHIN if name in board and _differs_within(board, name)]
-    within = [*_WITHIN, *also]
-    groups = board.groupby(within, sort=False, dropna=False)
+    settings = {name: board[name].fillna("") for name in _ALSO_WITHIN if name in board}
+    settings |= {"attacks": attacks_behind(board, ranked_by)}
+    also = {name: told for name, told in settings.items() if _differs_within(board, told)}
+    groups = board.groupby([*_WITHIN, *also.values()], sort=False, dropna=False)
     is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
     return {
         "columns": [
@@ -60,7 +61,9 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
         "unranked": unranked(board, ranked_by),
         "groups": [
             {
-                "heading": _heading(lines.iloc[0], also) if len(groups) > 1 else "",
+                "heading": _heading(lines.iloc[0], {name: also[name][lines.index[0]] for name in also})
+                if len(groups) > 1
+                else "",
                 "lines": [
                     _line(line, named[at], ranked_by)
                     | {"cells": [_cell(line, name, numbers, ranking) for name in columns]}
@@ -122,16 +125,16 @@ def _text(value: Any) -> str:
     return "" if pd.isna(value) else str(value)
 
 
-def _differs_within(board: pd.DataFrame, name: str) -> bool:
-    """Return whether rows of one protocol differ in a column."""
-    return bool((board[name].fillna("").groupby(board["protocol"]).nunique() > 1).any())
+def _differs_within(board: pd.DataFrame, told: pd.Series) -> bool:
+    """Return whether rows of one protocol differ in a setting."""
+    return bool((told.groupby(board["protocol"]).nunique() > 1).any())
 
 
-def _heading(line: pd.Series, also: Iterable[str]) -> str:
-    """Return the heading of a group: the settings that its rows share, `also` besides protocol and n."""
-    n, words = line["n_examples"], {"attack_precision": "attacks in ", "worst_attacks": "worst of "}
+def _heading(line: pd.Series, also: Mapping[str, str]) -> str:
+    """Return the heading of a group: protocol and n, and the settings `also` that its rows share."""
+    n, words = line["n_examples"], {"attack_precision": "attacks in ", "attacks": "worst of "}
     parts = [f"protocol {line['protocol']}", "" if pd.isna(n) else f"n = {n}"]
-    parts += [words.get(name, "") + text for name in also if (text := _text(line[name]))]
+    parts += [words.get(name, "") + text for name, text in also.items() if text]
     return ", ".join(filter(None, parts))
 
 

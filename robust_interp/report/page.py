@@ -306,6 +306,8 @@ def _by_eps(
 
 def _measured_on(found: FolderResults, drawn: pd.DataFrame) -> str:
     """Return the data set, the n of what is drawn, and the models with their train seeds, for a caption."""
+    if "kind" in drawn:  # of an entry without a curve nothing is drawn
+        drawn = drawn[drawn["kind"] != curves.CLEAN]
     ns = ", ".join(f"{n:,}" for n in sorted(set(drawn["n"])))
     seeds: dict[str, set[int]] = {}
     for card in (score.classifier for score in found.scored):

@@ -20,6 +20,7 @@ from robust_interp.results.column_names import (
     std_of,
 )
 from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WORST, Column, Kind, Shown
+from robust_interp.results.entries import origin
 from robust_interp.results.intervals import ends_in_short, interval
 
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
@@ -179,7 +180,10 @@ def _is_different(board: pd.DataFrame, name: str) -> bool:
 
 def _is_unlike(board: pd.DataFrame, name: str) -> bool:
     """Return whether rows that have a value in a column differ in it."""
-    return name in board and board[name][board[name].fillna("") != ""].nunique() > 1
+    values = {value for value in board[name].fillna("") if value} if name in board else set()
+    if name == "corruption_source":  # the library that made JPEG images is no other source
+        values = {frozenset(map(origin, value.split("+"))) for value in values}
+    return len(values) > 1
 
 
 def _numbers_in_short(board: pd.DataFrame) -> list[str]:

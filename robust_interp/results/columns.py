@@ -8,7 +8,7 @@ rows or on a request; for results.csv in `rows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
@@ -428,9 +428,25 @@ KNOWN_ATTACKS = {
 }
 
 
-def attacks_in(name: str) -> str:
-    """Return the attacks in the name of the worst of several: ``fgsm+pgd`` of ``worst(fgsm+pgd)``."""
-    return name.partition("(")[2].removesuffix(")").partition(",eps=")[0]
+def attacks_text(names: Mapping[str, str]) -> str:
+    """Return the attacks behind columns, such as ``fgsm+pgd``; if they differ, with the columns.
+
+    Args:
+        names: Names of the worst of several attacks by column, such as ``worst(fgsm+pgd)``.
+    """
+    inside = {
+        column: name.partition("(")[2].removesuffix(")").partition(",eps=")[0]
+        for column, name in sorted(names.items(), key=lambda one: (len(one[0]), one[0]))
+    }
+    if len(set(inside.values())) > 1:
+        return "; ".join(f"{column}: {attacks}" for column, attacks in inside.items())
+    return next(iter(inside.values()), "")
+
+
+def attacks_at(text: str, column: str) -> str:
+    """Return the attacks behind one column, from a result of `attacks_text`."""
+    by_column = dict(part.split(": ", 1) for part in text.split("; ") if ": " in part)
+    return by_column.get(column, "") if by_column else text
 
 
 def _of_entry(name: str) -> Callable[[Any], Any]:
@@ -463,8 +479,8 @@ TAIL = (  # after the measured columns, each only if a row has a value
     Column(
         "worst_attacks",
         _text,
-        "Attacks behind the `worst` columns, such as `fgsm+pgd`.",
-        of=lambda entry: "; ".join(sorted(set(map(attacks_in, entry.worst.values())))),
+        "Attacks behind the `worst` columns, such as `fgsm+pgd`; with the columns if they differ in them.",
+        of=lambda entry: attacks_text(entry.worst),
         see="protocols",
         shown=Shown.IF_UNLIKE,
     ),
@@ -472,7 +488,7 @@ TAIL = (  # after the measured columns, each only if a row has a value
         "strong_attacks",
         _text,
         "Attacks behind the `strong` columns, such as `pgd+apgd_ce+apgd_t`.",
-        of=lambda entry: "; ".join(sorted({attacks_in(name) for name, _ in entry.strong})),
+        of=lambda entry: attacks_text({name: name for name, _ in entry.strong}),
         see="protocols",
         shown=Shown.IF_UNLIKE,
     ),

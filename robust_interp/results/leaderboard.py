@@ -23,7 +23,7 @@ from robust_interp.results.columns import (
     integers,
 )
 from robust_interp.results.entries import Entry, entries_of
-from robust_interp.results.ranks import ranked_by
+from robust_interp.results.ranks import attacks_behind, ranked_by
 from robust_interp.results.scores import Score
 
 
@@ -52,12 +52,12 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
         entry.improvements.get(column, math.nan) for entry, column in zip(entries, by, strict=True)
     ]
     frame["rank"] = _ranks(entries, lines, by)
-    apart = [
-        name for name in ("preprocessing", "subset", "attack_precision", "worst_attacks") if name in extra
-    ]
-    order = ["protocol", "n_examples", *apart, "rank", "model", "recipe", "lambda_init", "members"]
+    apart = [name for name in ("preprocessing", "subset", "attack_precision") if name in extra]
+    order = ["protocol", "n_examples", *apart, "by", "rank", "model", "recipe", "lambda_init", "members"]
     upwards = [name != "n_examples" for name in order]  # the most images first
-    return frame.sort_values(order, ascending=upwards, na_position="last", ignore_index=True)
+    frame["by"] = attacks_behind(frame, ranking)
+    ordered = frame.sort_values(order, ascending=upwards, na_position="last", ignore_index=True)
+    return ordered.drop(columns="by")
 
 
 def board_columns(measured: Iterable[str], extra: Iterable[str]) -> list[str]:

@@ -8,14 +8,10 @@ from collections.abc import Iterable, Mapping
 import pandas as pd
 
 from robust_interp.results.column_names import measured_in, parse
-from robust_interp.results.columns import ACCURACY, OF_IMAGES_COLUMNS, RANKED_BY
+from robust_interp.results.columns import ACCURACY, OF_IMAGES_COLUMNS, RANKED_BY, attacks_at
 
-_ALIKE = (
-    "n_examples",
-    "attack_precision",
-    "worst_attacks",
-    *OF_IMAGES_COLUMNS,
-)  # rows are ranked among those alike in these
+# rows are ranked among those alike in these, and in the attacks behind the ranking column
+_ALIKE = ("n_examples", "attack_precision", *OF_IMAGES_COLUMNS)
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:
@@ -70,7 +66,7 @@ def _candidates(board: pd.DataFrame, protocol: str, middle: str) -> list[str]:
 def _agrees(ranked: pd.DataFrame, column: str) -> bool:
     """Return whether the accuracies of ranked rows are in the order of their ranks, among rows alike."""
     shown = ranked[column].map(lambda accuracy: float(f"{accuracy:{ACCURACY}}"))
-    alike = _alike(ranked)
+    alike = _alike(ranked, column)
     places = ranked["rank"].astype(float)
     by_accuracy = shown.groupby(alike, dropna=False).rank(ascending=False, method="dense")
     return bool((by_accuracy == places.groupby(alike, dropna=False).rank(method="dense")).all())
@@ -81,12 +77,30 @@ def _are_of_several_sets(ranked: pd.DataFrame, columns: Iterable[str]) -> bool:
 
     Such rows were ranked apart, since they differ in images or attacks that a file does not name.
     """
-    groups = ranked.groupby([ranked["rank"], *_alike(ranked)], dropna=False)
-    return all(groups[column].nunique().gt(1).any() for column in columns)
+    by_column = {
+        column: ranked.groupby([ranked["rank"], *_alike(ranked, column)], dropna=False) for column in columns
+    }
+    return all(groups[column].nunique().gt(1).any() for column, groups in by_column.items())
 
 
-def _alike(rows: pd.DataFrame) -> list[pd.Series]:
-    return [rows[name] for name in _ALIKE if name in rows]
+def _alike(rows: pd.DataFrame, column: str) -> list[pd.Series]:
+    attacks = attacks_behind(rows, dict.fromkeys(rows["protocol"], column))
+    return [*(rows[name] for name in _ALIKE if name in rows), attacks]
+
+
+def attacks_behind(board: pd.DataFrame, columns: Mapping[str, str]) -> pd.Series:
+    """Return the attacks behind the ranking column of each row; empty where it is that of one attack.
+
+    Args:
+        board: The leaderboard.
+        columns: The ranking column by protocol.
+    """
+    texts = board.get("worst_attacks", pd.Series("", board.index)).fillna("")
+    found = [
+        attacks_at(text, columns.get(protocol, ""))
+        for text, protocol in zip(texts, board["protocol"], strict=True)
+    ]
+    return pd.Series(found, board.index, dtype=object)
 
 
 def _of_series(rows: pd.DataFrame, series: str) -> list[str]:
@@ -100,13 +114,18 @@ def _radii(rows: pd.DataFrame, series: str) -> list[str]:
     return [one.name for one in measured if one.series == series and one.radius]
 
 
-def begins_of_groups(board: pd.DataFrame) -> list[int]:
+def begins_of_groups(board: pd.DataFrame, columns: Mapping[str, str]) -> list[int]:
     """Return the rows, counted from 0, at which others begin than those that the row above is ranked among.
 
     Empty if rows of one group do not stand together, as in a table that is sorted by another column.
+
+    Args:
+        board: The leaderboard.
+        columns: The ranking column by protocol.
     """
-    settings = ["protocol", *(name for name in _ALIKE if name in board)]
-    groups = board.groupby(settings, dropna=False, sort=False).ngroup().tolist()
+    settings = [board["protocol"], *(board[name] for name in _ALIKE if name in board)]
+    grouped = board.groupby([*settings, attacks_behind(board, columns)], dropna=False, sort=False)
+    groups = grouped.ngroup().tolist()
     begins = [at for at in range(1, len(groups)) if groups[at] != groups[at - 1]]
     return begins if len(begins) == len(set(groups)) - 1 else []
 
@@ -121,11 +140,9 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
     ranked = set(board["protocol"][board["rank"].notna()])
-    also = [
-        word
-        for name, word in (("attack_precision", "attack precision"), ("worst_attacks", "attacks"))
-        if name in board and (board[name].fillna("").groupby(board["protocol"]).nunique() > 1).any()
-    ]
+    settings = {"attack precision": board.get("attack_precision", pd.Series("", board.index)).fillna("")}
+    settings["attacks"] = attacks_behind(board, columns)
+    also = [w for w, told in settings.items() if (told.groupby(board["protocol"]).nunique() > 1).any()]
     *most, last = "protocol", "images", *also
     alike = f"{', '.join(most)} and {last}"
     found = [f"rank by {' and '.join(by)}, among rows of the same {alike}"] if ranked and by else []

@@ -66,6 +66,7 @@ def test_python_gives_numbers_in_pixels_or_the_same_texts():
     assert eps_in_pixels(8 / 255) == (8 / 255,)
     assert eps_in_pixels((np.float32(0.5), 1, "8/255", "1,2")) == (0.5, 1, 8 / 255, 1 / 255, 2 / 255)
     assert eps_in_pixels(np.array([0.25])) == (0.25,)
+    assert eps_in_pixels(np.array(0.25)) == (0.25,)  # as torch.tensor(0.25)
 
 
 @pytest.mark.parametrize(

@@ -185,3 +185,9 @@ def test_of_two_pictures_that_differ_in_the_suffix_alone_each_has_its_own(releas
     for place in released.glob("*/fog/*/n1"):
         (place / "val_1.png").rename(place / "val_1.jpg")
     refused(own, released, "could both be the picture of n1/val_1.png")
+
+
+def test_one_picture_is_not_that_of_two_images(released, tmp_path):
+    files_of(own := tmp_path / "own")
+    Image.new("RGB", (SIDE, SIDE)).save(own / "n1" / "val_1.jpg")
+    refused(data.open_source(f"folder:{own}"), released, "could be the picture of both n1/val_1")

@@ -1261,6 +1261,8 @@ def test_captions_have_the_n_of_what_is_drawn(tmp_path):
         plan = measured(store, [(net, made, first(8)) for made in (CLEAN, pgd(2))])
         strong = measured(store, [(net, made, first(3, 5)) for made in (CLEAN, pgd(2))], "worst")
         store.put_plan(replace(plan, strong=strong))
+        run(store, [(card("other"), CLEAN, first(15, 20))])  # without a curve
     text = page.write([tmp_path / "results"], tmp_path / "report").read_text(encoding="utf-8")
     assert "n = 10 test images" in text
-    assert "n = 5, 10 test images" not in text
+    assert "n = 5, 10" not in text
+    assert "n = 10, 20 test images;" not in text

@@ -80,6 +80,7 @@ def test_the_source_of_the_corruptions_is_told_where_rows_with_one_differ(store_
         return store_of(lines)
 
     assert "corruption_source" not in brief.for_readers(board("released", "released"))
+    assert "corruption_source" not in brief.for_readers(board("generated@0", "generated@0(libjpeg-turbo)"))
     told = brief.for_readers(board("generated@0", "released"))["corruption_source"]
     assert sorted(told) == ["", "generated@0", "released"]
 

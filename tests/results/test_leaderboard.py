@@ -360,6 +360,27 @@ def test_protocol_worst_asks_of_each_sample_to_survive_everything(store):
     assert list(line)[-7:-2] == ["worst_2", "worst_2_std", "worst_4", "worst_4_std", "worst_attacks"]
 
 
+def test_ranks_order_and_files_go_by_the_attacks_at_the_ranking_radius(store, tmp_path, command):
+    """At 2/255 all rows are under fgsm, at 4/255 (the middle of the two) b is under pgd, too."""
+    fgsm, pgd = ({eps: attack(name, eps) for eps in (2, 4)} for name in ("fgsm", "pgd"))
+    more = {"a": [], "b": [(pgd[4], 5)], "c": [(pgd[2], 6)]}
+    for name, at_4 in (("a", 6), ("b", 8), ("c", 7)):
+        found = [(CLEAN, 10), (fgsm[2], 9), (fgsm[4], at_4), *more[name]]
+        run(store, [(card(name), made, first(right)) for made, right in found], "worst")
+    board = leaderboard.entries_frame(*[scores(plan, store) for plan in store.plans()])
+    told = board[["model", "rank", "worst_4", "worst_attacks"]].values.tolist()
+    assert told == [
+        ["c", 1, 70, "worst_2: fgsm+pgd; worst_4: fgsm"],
+        ["a", 2, 60, "fgsm"],
+        ["b", 1, 50, "worst_2: fgsm; worst_4: fgsm+pgd"],
+    ]
+    path = tmp_path / "board.csv"
+    path.write_text(export.to_csv(board))
+    again, _, ranked_by = gather([path])
+    assert ranked_by == {"worst": "worst_4"}
+    assert ranks.begins_of_groups(again, ranked_by) == [2]
+
+
 def test_rows_that_differ_in_their_weights_alone_say_which(store):
     """Two runs of one train seed each, and two sets of weights without a seed."""
     plain = card("own", None, "")
@@ -391,6 +412,7 @@ def test_the_worst_of_other_attacks_is_ranked_apart_and_takes_no_ones_place(stor
     board = leaderboard.entries_frame(*runs)
     lines = sorted(board[["model", "worst_2", "rank"]].values.tolist())
     assert lines == [["a", 30, 3], ["a", 60, 1], ["a", 80, 1], ["b", 50, 2]]
+    assert ranks.begins_of_groups(board, {"worst": "worst_2"}) == [1]  # one row under fgsm, three under both
     told = dict(zip(board["worst_2"], board["worst_attacks"], strict=True))
     assert told == {80: "fgsm", 60: "fgsm+pgd", 50: "fgsm+pgd", 30: "fgsm+pgd"}
     assert brief.for_readers(board)["worst_attacks"] == list(board["worst_attacks"])

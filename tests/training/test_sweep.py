@@ -227,3 +227,16 @@ def test_claims_about_intervals_look_past_the_name_of_a_sweeps_recipes():
         claims["claim"].str.startswith("clean accuracy falls") & (claims["source"] == "measured")
     ]["verdict"]
     assert found == "holds for these weights"
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["run", "dry run"])
+def test_a_checkpoint_of_the_same_name_in_the_working_directory_is_refused_at_once(
+    command, tmp_path, monkeypatch, dry_run
+):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(zoo.bundled() / CHECKPOINT, tmp_path / CHECKPOINT)
+    options = ("--models", "in_resnet20", "--seeds", "1", "--quiet", *dry_run)
+    status, shown, errors = command("sweep", *options)
+    assert (status, shown) == (1, "")
+    one_line(errors, f"./{CHECKPOINT} would be measured in place")
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
