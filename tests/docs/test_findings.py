@@ -8,6 +8,7 @@ from statsmodels.stats.proportion import proportion_confint
 from support.markdown import ROOT, cells
 
 from robust_interp.core.percent import percent
+from robust_interp.corruptions.names import MEANS
 from robust_interp.results import combine, compare
 from robust_interp.results.folders import runs_in
 
@@ -95,18 +96,61 @@ def test_the_leads_of_the_bursts(factor):
 @pytest.mark.parametrize(
     ("named", "entry"),
     [
-        ("lead of In-ResNet, seed 0", "in_resnet110@quick_bf16"),
+        ("lead of In-ResNet, two seeds", "in_resnet110@quick_bf16"),
         ("lead of In-ResNet, float32", "in_resnet110@quick"),
         ("lead of In-ResNet, warm-up", "in_resnet110@quick_warmup_epochs_1_bf16"),
         ("lead of λ-In-ResNet", "lambda_in_resnet110"),
     ],
 )
 def test_the_leads_at_depth_110(named, entry):
-    lead = compared(entry, "preact_resnet110")["difference"]  # of the common train seed, 0
+    lead = compared(entry, "preact_resnet110")["difference"]  # of the common train seeds
     (told,) = [row for row in rows_of(NETWORKS) if row[0] == named]
     assert told[1:3] == [signed(lead["clean"]), signed(lead["noise"])]
     for text, attack in zip(told[3:], ("fgsm", "ifgsm", "pgd"), strict=True):
         assert text == " / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_lead_of_each_seed(seed):
+    runs, _ = runs_in([STORES / "depth110"])
+    scored = {
+        (score.classifier.model, score.column): 100 * score.right.mean()
+        for run in runs
+        for score in run
+        if (score.row["n"], score.classifier.recipe, score.classifier.train_seed)
+        == (1000, "quick_bf16", seed)
+    }
+    lead = {
+        column: value - scored["preact_resnet110", column]
+        for (model, column), value in scored.items()
+        if model == "in_resnet110"
+    }
+    noise = sum(lead[f"{name}_{s}"] for name in MEANS["noise"] for s in range(1, 6)) / 20
+    (told,) = [row for row in rows_of(NETWORKS) if row[0] == f"lead of In-ResNet, seed {seed}"]
+    assert told[1:3] == [signed(lead["clean"]), signed(noise)]
+    for text, attack in zip(told[3:], ("fgsm", "ifgsm", "pgd"), strict=True):
+        assert text == " / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII)
+
+
+@pytest.mark.parametrize(
+    ("named", "column"),
+    [
+        *(("clean", "clean"), ("noise", "noise"), ("Gaussian noise", "gaussian_noise")),
+        *(("shot noise", "shot_noise"), ("FGSM 1/255", "fgsm_1"), ("PGD 1/255", "pgd_1")),
+        ("PGD 2/255", "pgd_2"),
+    ],
+)
+def test_the_difference_over_two_seeds(named, column):
+    lead = compared("in_resnet110@quick_bf16", "preact_resnet110").loc[column]
+    means = [
+        over_seeds(board().loc[model, "quick_bf16"], column) for model in ("in_resnet110", "preact_resnet110")
+    ]
+    difference, low, high = (signed(lead[name]) for name in ("difference", "ci_low", "ci_high"))
+    (told,) = [row for row in rows_of(NETWORKS) if row[0] == named and "±" in row[1]]
+    p = f"{lead['p_seeds']:.1g}; {lead['p_holm']:.1g}"
+    assert told[1:] == [*means, f"{difference} ({low} to {high})", p]
+    is_significant = named in ("Gaussian noise", "shot noise", "FGSM 1/255")
+    assert (lead["verdict"] == "significant") == is_significant
 
 
 TUNED = {  # rows of the table on 500 images: train seed, model and recipe
@@ -115,7 +159,8 @@ TUNED = {  # rows of the table on 500 images: train seed, model and recipe
     "In-ResNet, float32": (0, "in_resnet110", "quick"),
     "λ-In-ResNet": (0, "lambda_in_resnet110", "quick_bf16"),
     "In-ResNet, warm-up": (0, "in_resnet110", "quick_warmup_epochs_1_bf16"),
-    "ResNet": (0, "preact_resnet110", "quick_bf16"),
+    "ResNet, seed 0": (0, "preact_resnet110", "quick_bf16"),
+    "ResNet, seed 1": (1, "preact_resnet110", "quick_bf16"),
 }
 
 
