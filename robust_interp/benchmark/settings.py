@@ -30,13 +30,9 @@ def load_dataset(request: Request) -> data.Dataset:
         UserError: if it cannot be read, or an option for its images is invalid.
     """
     preprocessing = fixed(request.resize, request.crop, request.interpolation)
+    workers = checked_count("decode_workers", request.decode_workers, 0)
     if isinstance(request.dataset, str) and data.is_source(request.dataset):
-        options = data.SourceOptions(
-            request.class_map,
-            preprocessing,
-            request.skip_unreadable,
-            checked_count("decode_workers", request.decode_workers, 0),
-        )
+        options = data.SourceOptions(request.class_map, preprocessing, request.skip_unreadable, workers)
         found = data.open_source(request.dataset, options)
         by_default = STRATIFIED if found.is_by_class else FIRST
     else:

@@ -305,6 +305,7 @@ def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):
         ({"attacks": "fgmm"}, ["unknown attack 'fgmm'", "fgsm"]),
         ({"attacks": ""}, ["no attack given"]),
         ({"corruptions": "gausian_noise"}, ["unknown corruption 'gausian_noise'", "gaussian_noise"]),
+        ({"decode_workers": "x"}, ["decode_workers must be a whole number"]),
         ({"mean": (0.5,)}, ["both mean and std"]),
         ({"seed": -1, "corruptions": "shot_noise(severity=1)"}, ["seed", "-1"]),
     ],
