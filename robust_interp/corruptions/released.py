@@ -180,7 +180,9 @@ class Pictures:
 
     def _places(self, name: str) -> list[Path]:
         """Return the folders of a corruption: in the folder itself, or one level below as in the archives."""
-        return [place for place in (self.folder / name, *sorted(self.folder.glob(f"*/{name}"))) if place.is_dir()]
+        return [
+            place for place in (self.folder / name, *sorted(self.folder.glob(f"*/{name}"))) if place.is_dir()
+        ]
 
     def _place(self, name: str, severity: int) -> Path:
         for place in self._places(name):

@@ -64,12 +64,12 @@ class Linear(nn.Module):
         return images.flatten(1) @ self.weight.T + self.bias
 
 
-def linear(classes=4, seed=0):
+def linear(classes=4, seed=0, side=4):
     """A linear classifier, images around grey and their labels, each right by a margin that is small."""
     rng = np.random.default_rng(seed)
-    weight = torch.from_numpy(rng.normal(size=(classes, 48)).astype(np.float32))
-    images = torch.from_numpy(rng.uniform(0.4, 0.6, (30, 3, 4, 4)).astype(np.float32))
-    model = Linear(weight, -weight @ torch.full((48,), 0.5))
+    weight = torch.from_numpy(rng.normal(size=(classes, 3 * side**2)).astype(np.float32))
+    images = torch.from_numpy(rng.uniform(0.4, 0.6, (30, 3, side, side)).astype(np.float32))
+    model = Linear(weight, -weight @ torch.full((3 * side**2,), 0.5))
     return model.requires_grad_(False), images, model(images).argmax(1)
 
 
@@ -855,7 +855,7 @@ def test_of_autoattack_square_alone_runs_on_one_image_at_a_time_and_only_in_l2(b
     [("Linf", 1, 15), pytest.param("L2", 2, 28, marks=pytest.mark.exhaustive)],  # robust images take longest
 )
 def test_the_accuracy_of_a_linear_model_under_autoattack_is_the_closed_form(norm, dual, broken):
-    model, images, labels = linear()
+    model, images, labels = linear(side=4 if norm == "Linf" else 5)  # which Square's tiles in L2 fit into
     exact = margins(model, images, labels, dual)
     radius = float(np.sort(exact)[broken - 1 : broken + 1].mean())
     assert radius < images.min()  # no border of [0, 1] is in the way
