@@ -92,15 +92,17 @@ def run(arguments: argparse.Namespace) -> int:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
-        others = len(store.plans()) > 1
-    print_leaderboard(report.leaderboard, benchmark.plan.dataset, arguments=[str(arguments.out)])
+        dataset, there = benchmark.plan.dataset, [plan.dataset for plan in store.plans()]
+    which = ["--dataset", dataset] if len(set(there)) > 1 else []
+    print_leaderboard(report.leaderboard, dataset, arguments=[str(arguments.out), *which])
     for line in report.warnings:
         warn(f"warning: {line}")
     for line in report.notes:
         say(line)
     say(f"wrote leaderboard.csv, results.csv and environment.json of this run in {arguments.out}")
-    if others:
-        say(f"robust-interp leaderboard {shlex.quote(str(arguments.out))} has the rows of all runs there")
+    if there.count(dataset) > 1:
+        command = shlex.join(["robust-interp", "leaderboard", str(arguments.out), *which])
+        say(f"{command} has the rows of all finished runs on {dataset} there")
     say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return int(benchmark.is_incomplete)
 

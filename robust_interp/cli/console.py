@@ -111,12 +111,14 @@ def print_leaderboard(
     left_out = _print_one(shown, marked, order, gaps=gaps)
     while columns is not None and left_out:  # they were asked for: below, beside the first of them
         again = list(dict.fromkeys(["model" if "model" in marked else order[0], *left_out]))
-        still = _print_one(shown, {name: marked[name] for name in again}, again, gaps=gaps)
-        left_out = still if len(still) < len(left_out) else []
+        if len(_fit(shown, {name: marked[name] for name in again})[0]) < 2:
+            break  # not even one of them
+        left_out = _print_one(shown, {name: marked[name] for name in again}, again, gaps=gaps)
     if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
         shown.print(f"* {about}" if marks else about)
-    choose = ["robust-interp", "leaderboard", *arguments, "--columns"]
-    _tell_left_out(shown, left_out, f"choose columns with {shlex.join(choose)} model,NAMES")
+    choose = shlex.join(["robust-interp", "leaderboard", *arguments, "--columns"])
+    mend = CSV_HAS_ALL if columns is not None else f"choose columns with {choose} model,NAMES"
+    _tell_left_out(shown, left_out, mend)
 
 
 def _tell_left_out(shown: Console, names: Iterable[str], mend: str = "") -> None:
@@ -139,21 +141,35 @@ def _print_one(
         left: Columns that are aligned to the left beside the descriptive ones of leaderboards.
         gaps: Rows, counted from 0, that an empty line stands above.
     """
+    kept, widest = _fit(shown, columns, order)
+    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest, left, gaps))
+    return [name for name in columns if name not in kept]
+
+
+def _fit(
+    shown: Console, columns: dict[str, list[str]], order: Iterable[str] | None = None
+) -> tuple[set[str], dict[str, int]]:
+    """Return which columns fit the terminal, and the maximum width of those that are wrapped for it.
+
+    Args:
+        shown: The terminal; anything else is made wide enough for all.
+        columns: The columns.
+        order: The columns by priority, the last ones are left out first; None takes their order.
+    """
     need = {name: _width(name, texts) for name, texts in columns.items()}
     if not shown.is_terminal:
         shown.width = max(shown.width, sum(need.values()))
-    widest = {}
+    widest: dict[str, int] = {}
     if sum(need.values()) > shown.width:  # too wide: wrap long names
         most = shown.width // NAMES_SHARE
         widest = {name: max(most, len(name)) for name in columns if is_text(name) and need[name] - GAP > most}
         need |= {name: width + GAP for name, width in widest.items()}
-    kept, room = set(), shown.width + GAP
-    for name in order:
+    kept, room = set[str](), shown.width + GAP
+    for name in columns if order is None else order:
         if need[name] <= room:
             kept.add(name)
             room -= need[name]
-    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest, left, gaps))
-    return [name for name in columns if name not in kept]
+    return kept, widest
 
 
 def print_comparison(comparison: Comparison) -> None:

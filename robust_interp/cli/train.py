@@ -215,7 +215,7 @@ def train_missing(
         The outcome of each of `trainings`: its checkpoint, or a TrainingError if it failed.
 
     Raises:
-        UserError: As in `finished`; or if a training cannot run.
+        UserError: As in `finished` and `check_as_before`; or if a training cannot run.
     """
     from robust_interp import data
     from robust_interp.cli.progress import Trainings

@@ -14,14 +14,13 @@ from robust_interp.results.brief import shorten, text_of
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
 from robust_interp.results.intervals import ends_in_short, interval
-from robust_interp.results.ranks import attacks_behind, unranked, why_not
+from robust_interp.results.ranks import APART, attacks_behind, unranked, why_not
 
 MEASURED = "measured"  # value of `source` in rows that were measured, not quoted
 _TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
 _IN_LABEL = ("recipe", "lambda_init", "source")  # shown with the model's name, not in a column
-# Equal for all rows of a group: the first two always, the others if a row has them.
-_WITHIN = ["protocol", "n_examples"]
-_ALSO_WITHIN = ["preprocessing", "subset", "attack_precision"]
+_WITHIN = ["protocol", "n_examples"]  # equal for all rows of a group, beside what else rows are ranked within
+_WORDS = {"attack_precision": "attacks in ", "attacks": "worst of ", "skipped": "skipped images: "}
 
 
 def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[str, str]) -> dict:
@@ -41,7 +40,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
     ranked = set(board["protocol"][board["rank"].notna()])
     ranking = {protocol: column for protocol, column in ranked_by.items() if protocol in ranked}
     named = dict(zip(board.index, tags(board), strict=True))
-    settings = {name: board[name].fillna("") for name in _ALSO_WITHIN if name in board}
+    settings = {name: board[name].astype(object).fillna("").astype(str) for name in APART if name in board}
     settings |= {"attacks": attacks_behind(board, ranked_by)}
     also = {name: told for name, told in settings.items() if _differs_within(board, told)}
     groups = board.groupby([*_WITHIN, *also.values()], sort=False, dropna=False)
@@ -106,12 +105,23 @@ def tags(board: pd.DataFrame) -> list[list[str]]:
 
 
 def _tell_apart(alike: pd.DataFrame, told: dict[object, list[str]]) -> None:
-    for name in ("seeds", "weights", "corruption_source", "attack_precision", "eot", "audit", "params_m"):
+    for name in (
+        "seeds",
+        "worst_attacks",
+        "strong_attacks",
+        "weights",
+        "corruption_source",
+        "attack_precision",
+        "eot",
+        "audit",
+        "params_m",
+    ):
         clashing = _clashing(alike.index, told)
         if name in alike and alike.loc[clashing, name].nunique(dropna=False) > 1:
             for at in clashing:
                 value = _text(alike.loc[at, name])
-                told[at].append(f"{declaration(name).name.replace('_', ' ')} {value or 'unknown'}")
+                if value or name not in ("weights", "worst_attacks", "strong_attacks"):
+                    told[at].append(f"{declaration(name).name.replace('_', ' ')} {value or 'unknown'}")
     for number, at in enumerate(_clashing(alike.index, told), 1):
         told[at].append(f"no. {number}")
 
@@ -132,9 +142,9 @@ def _differs_within(board: pd.DataFrame, told: pd.Series) -> bool:
 
 def _heading(line: pd.Series, also: Mapping[str, str]) -> str:
     """Return the heading of a group: protocol and n, and the settings `also` that its rows share."""
-    n, words = line["n_examples"], {"attack_precision": "attacks in ", "attacks": "worst of "}
+    n = line["n_examples"]
     parts = [f"protocol {line['protocol']}", "" if pd.isna(n) else f"n = {n}"]
-    parts += [words.get(name, "") + text for name, text in also.items() if text]
+    parts += [_WORDS.get(name, "") + text for name, text in also.items() if text]
     return ", ".join(filter(None, parts))
 
 

@@ -487,8 +487,8 @@ TAIL = (  # after the measured columns, each only if a row has a value
     Column(
         "strong_attacks",
         _text,
-        "Attacks behind the `strong` columns, such as `pgd+apgd_ce+apgd_t`.",
-        of=lambda entry: attacks_text({name: name for name, _ in entry.strong}),
+        "Attacks behind the `strong` columns, such as `pgd+apgd_ce+apgd_t`; with the columns if they differ.",
+        of=lambda entry: attacks_text(entry.strong_names),
         see="protocols",
         shown=Shown.IF_UNLIKE,
     ),

@@ -271,7 +271,9 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     types = dict.fromkeys(integers(LEADERBOARD), "Int64") | {"params_m": "float64"}
     typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
     stacked = pd.concat(typed, ignore_index=True).reindex(columns=columns)
-    return stacked.fillna(dict.fromkeys(("attack_precision", "worst_attacks", "strong_attacks"), ""))
+    return stacked.fillna(
+        dict.fromkeys(("attack_precision", "weights", "worst_attacks", "strong_attacks"), "")
+    )
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -98,6 +98,12 @@ class Entry:
         return sorted({seed for card in cards for seed in card.seeds})
 
     @property
+    def strong_names(self) -> dict[str, str]:
+        """Names of the worst of the strong attacks by column."""
+        scores = [score for scored in self.by_seed.values() for score in scored.values()]
+        return {s.column: s.row["perturbation"] for s in scores if s.measured.kind is Kind.STRONG}
+
+    @property
     def strong_n(self) -> int | None:
         """Number of images of the strong attacks; None without strong attacks."""
         return next((n for _, n in self.strong), None)

@@ -23,8 +23,9 @@ from robust_interp.results.columns import (
     integers,
 )
 from robust_interp.results.entries import Entry, entries_of
-from robust_interp.results.ranks import attacks_behind, ranked_by
+from robust_interp.results.ranks import APART, attacks_behind, ranked_by
 from robust_interp.results.scores import Score
+from robust_interp.store.cells import digest
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
@@ -52,7 +53,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
         entry.improvements.get(column, math.nan) for entry, column in zip(entries, by, strict=True)
     ]
     frame["rank"] = _ranks(entries, lines, by)
-    apart = [name for name in ("preprocessing", "subset", "attack_precision") if name in extra]
+    apart = [name for name in APART if name in extra]
     order = ["protocol", "n_examples", *apart, "by", "rank", "model", "recipe", "lambda_init", "members"]
     upwards = [name != "n_examples" for name in order]  # the most images first
     frame["by"] = attacks_behind(frame, ranking)
@@ -125,9 +126,17 @@ def _tell_weights_apart(entries: Sequence[Entry], lines: Sequence[dict]) -> None
     """Fill the column `weights` of lines that are equal in all other columns that describe a row."""
     described = [column.name for column in (*ENTRY, *TAIL, *SOURCE) if column.type is Type.TEXT]
     described += ["seeds", "members", "n_examples", "strong_n"]
-    keys = [tuple(str(line.get(name)) for name in described if name != "audit") for line in lines]
-    for entry, line, key in zip(entries, lines, keys, strict=True):
-        line["weights"] = entry.weights if keys.count(key) > 1 else ""
+    alike: dict[tuple, list[int]] = {}
+    for at, line in enumerate(lines):
+        line["weights"] = ""
+        alike.setdefault(tuple(str(line.get(name)) for name in described if name != "audit"), []).append(at)
+    for group in alike.values():
+        if len({frozenset(entries[at].by_seed) for at in group}) == 1:
+            continue  # the same weights, measured in another way
+        told = [entries[at].weights for at in group]
+        for at, text in zip(group, told, strict=True):
+            is_clear = told.count(text) == 1  # not so for a seed that was trained again
+            lines[at]["weights"] = text if is_clear else f"{text} #{digest(sorted(entries[at].by_seed))[:6]}"
 
 
 def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import pandas as pd
 
 from robust_interp.results.column_names import measured_in, parse
 from robust_interp.results.columns import ACCURACY, OF_IMAGES_COLUMNS, RANKED_BY, attacks_at
 
-# rows are ranked among those alike in these, and in the attacks behind the ranking column
-_ALIKE = ("n_examples", "attack_precision", *OF_IMAGES_COLUMNS)
+# Besides protocol, n and the attacks behind the ranking column, rows are ranked among those alike in these.
+APART = (*OF_IMAGES_COLUMNS, "attack_precision")
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:
@@ -85,7 +86,7 @@ def _are_of_several_sets(ranked: pd.DataFrame, columns: Iterable[str]) -> bool:
 
 def _alike(rows: pd.DataFrame, column: str) -> list[pd.Series]:
     attacks = attacks_behind(rows, dict.fromkeys(rows["protocol"], column))
-    return [*(rows[name] for name in _ALIKE if name in rows), attacks]
+    return [*(rows[name] for name in ("n_examples", *APART) if name in rows), attacks]
 
 
 def attacks_behind(board: pd.DataFrame, columns: Mapping[str, str]) -> pd.Series:
@@ -96,10 +97,10 @@ def attacks_behind(board: pd.DataFrame, columns: Mapping[str, str]) -> pd.Series
         columns: The ranking column by protocol.
     """
     texts = board.get("worst_attacks", pd.Series("", board.index)).fillna("")
-    found = [
-        attacks_at(text, columns.get(protocol, ""))
-        for text, protocol in zip(texts, board["protocol"], strict=True)
-    ]
+    found = []
+    for (_, line), text in zip(board.iterrows(), texts, strict=True):
+        column = columns.get(line["protocol"], "")
+        found.append(attacks_at(text, column) if pd.notna(line.get(column)) else "")
     return pd.Series(found, board.index, dtype=object)
 
 
@@ -123,11 +124,18 @@ def begins_of_groups(board: pd.DataFrame, columns: Mapping[str, str]) -> list[in
         board: The leaderboard.
         columns: The ranking column by protocol.
     """
-    settings = [board["protocol"], *(board[name] for name in _ALIKE if name in board)]
+    settings = [board["protocol"], *(board[name] for name in ("n_examples", *APART) if name in board)]
     grouped = board.groupby([*settings, attacks_behind(board, columns)], dropna=False, sort=False)
     groups = grouped.ngroup().tolist()
-    begins = [at for at in range(1, len(groups)) if groups[at] != groups[at - 1]]
-    return begins if len(begins) == len(set(groups)) - 1 else []
+    of_ranked = [group for group, rank in zip(groups, board["rank"], strict=True) if pd.notna(rank)]
+    if sum(one != other for one, other in pairwise(of_ranked)) >= max(1, len(set(of_ranked))):
+        return []
+    is_ranked = board["rank"].notna().tolist()
+    return [
+        at
+        for at in range(1, len(groups))
+        if groups[at] != groups[at - 1] and (is_ranked[at] or is_ranked[at - 1])
+    ]
 
 
 def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:

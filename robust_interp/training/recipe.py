@@ -303,7 +303,9 @@ def _shown(value: object) -> str:
         return ",".join(map(_shown, value))
     if isinstance(value, bool):
         return "on" if value else "off"
-    return "none" if value is None else str(value).removesuffix(".0")  # lr=1 and lr=1.0 are the same
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")  # lr=1 and lr=1.0 are the same
+    return "none" if value is None else str(value)
 
 
 def changed(recipe: Recipe, recorded: dict) -> dict[str, tuple]:

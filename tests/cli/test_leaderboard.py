@@ -106,6 +106,11 @@ def test_chosen_columns_stand_in_their_order_and_the_last_below(printed):
     assert not any("lack of space" in line for line in lines)
 
 
+def test_a_column_that_fits_beside_nothing_is_named(printed):
+    lines = printed(12, ["digits.csv"], ["model", "pgd_32"])
+    assert "not shown for lack of space: pgd_32; --format csv has all columns" in " ".join(lines)
+
+
 def test_an_empty_line_stands_between_rows_of_other_ranks(monkeypatch, capsys, tmp_path):
     with Store(tmp_path) as store:
         for n in (10, 20):

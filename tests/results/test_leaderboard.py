@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -391,6 +392,17 @@ def test_rows_that_differ_in_their_weights_alone_say_which(store):
     told = dict(zip(board["clean"], board["weights"], strict=True))
     assert told == {90: "seed 0", 80: "seed 1", 70: "a" * 8, 60: "b" * 8, 50: ""}
     assert set(brief.for_readers(board)["weights"]) == {"seed 0", "seed 1", "a" * 8, "b" * 8, ""}
+
+
+def test_a_seed_that_was_trained_again_has_other_weights_and_another_start_of_the_attack_has_not(store):
+    again = replace(card("a"), identity={"weights": "again"})
+    for classifier, start, right in ((card("a"), 0, 5), (again, 0, 4), (card("b"), 0, 3), (card("b"), 1, 2)):
+        run(store, [(classifier, CLEAN, first(9)), (classifier, attack("pgd", 2, seed=start), first(right))])
+    board = leaderboard.entries_frame(*[scores(plan, store) for plan in store.plans()])
+    told = dict(zip(board["pgd_2"], board["weights"], strict=True))
+    assert [told[20], told[30]] == ["", ""]
+    assert told[40] != told[50]
+    assert all(re.fullmatch("seed 0 #[0-9a-f]{6}", told[accuracy]) for accuracy in (40, 50))
 
 
 def test_no_model_is_no_choice(store, command):
