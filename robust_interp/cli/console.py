@@ -110,10 +110,10 @@ def print_leaderboard(
     order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board, ranked_by)
     left_out = _print_one(shown, marked, order, gaps=gaps)
     while columns is not None and left_out:  # they were asked for: below, beside the first of them
-        again = list(dict.fromkeys(["model" if "model" in marked else order[0], *left_out]))
-        if len(_fit(shown, {name: marked[name] for name in again})[0]) < 2:
+        below = {name: marked[name] for name in ("model" if "model" in marked else order[0], *left_out)}
+        if len(_fit(shown, below, below)[0]) < 2:
             break  # not even one of them
-        left_out = _print_one(shown, {name: marked[name] for name in again}, again, gaps=gaps)
+        left_out = _print_one(shown, below, list(below), gaps=gaps)
     if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
         shown.print(f"* {about}" if marks else about)
     choose = shlex.join(["robust-interp", "leaderboard", *arguments, "--columns"])
@@ -147,14 +147,14 @@ def _print_one(
 
 
 def _fit(
-    shown: Console, columns: dict[str, list[str]], order: Iterable[str] | None = None
+    shown: Console, columns: dict[str, list[str]], order: Iterable[str]
 ) -> tuple[set[str], dict[str, int]]:
     """Return which columns fit the terminal, and the maximum width of those that are wrapped for it.
 
     Args:
         shown: The terminal; anything else is made wide enough for all.
         columns: The columns.
-        order: The columns by priority, the last ones are left out first; None takes their order.
+        order: The columns by priority; the last ones are left out first.
     """
     need = {name: _width(name, texts) for name, texts in columns.items()}
     if not shown.is_terminal:
@@ -165,7 +165,7 @@ def _fit(
         widest = {name: max(most, len(name)) for name in columns if is_text(name) and need[name] - GAP > most}
         need |= {name: width + GAP for name, width in widest.items()}
     kept, room = set[str](), shown.width + GAP
-    for name in columns if order is None else order:
+    for name in order:
         if need[name] <= room:
             kept.add(name)
             room -= need[name]

@@ -65,10 +65,8 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
     """
     if isinstance(eps, str):
         return read_eps(eps)
-    if (
-        not is_real(eps) and getattr(eps, "ndim", None) == 0 and hasattr(eps, "item")
-    ):  # an array or a tensor of one number
-        return eps_in_pixels(eps.item())
+    if not is_real(eps) and getattr(eps, "ndim", None) == 0 and hasattr(eps, "item"):
+        return eps_in_pixels(eps.item())  # an array or a tensor of one number
     if isinstance(eps, Iterable):
         found = tuple(value for each in eps for value in eps_in_pixels(each))
         if not found:

@@ -52,13 +52,13 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     frame["improvement"] = [
         entry.improvements.get(column, math.nan) for entry, column in zip(entries, by, strict=True)
     ]
-    frame["rank"] = _ranks(entries, lines, by)
+    frame["attacks"] = attacks_behind(frame, ranking)
+    frame["rank"] = _ranks(entries, lines, by, frame["attacks"])
     apart = [name for name in APART if name in extra]
-    order = ["protocol", "n_examples", *apart, "by", "rank", "model", "recipe", "lambda_init", "members"]
+    order = ["protocol", "n_examples", *apart, "attacks", "rank", "model", "recipe", "lambda_init", "members"]
     upwards = [name != "n_examples" for name in order]  # the most images first
-    frame["by"] = attacks_behind(frame, ranking)
     ordered = frame.sort_values(order, ascending=upwards, na_position="last", ignore_index=True)
-    return ordered.drop(columns="by")
+    return ordered.drop(columns="attacks")
 
 
 def board_columns(measured: Iterable[str], extra: Iterable[str]) -> list[str]:
@@ -148,8 +148,10 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
     return math.fsum(parts) / len(parts) if parts and len(parts) == len(known) else None
 
 
-def _ranks(entries: Sequence[Entry], lines: Sequence[dict], by: Sequence[str]) -> pd.Series:
-    """Rank entries with the same protocol, images, attack precision and attacks, each by its column in `by`.
+def _ranks(
+    entries: Sequence[Entry], lines: Sequence[dict], by: Sequence[str], attacks: Iterable[str]
+) -> pd.Series:
+    """Rank entries of the same protocol, images, attack precision and `attacks`, each by its column in `by`.
 
     Entries under transfer attacks get no rank, and neither do those that are not better than guessing on
     clean images: a constant classifier keeps its accuracy under every attack. Accuracies are first rounded
@@ -163,7 +165,7 @@ def _ranks(entries: Sequence[Entry], lines: Sequence[dict], by: Sequence[str]) -
         [entry.protocol for entry in entries],
         [entry.subset_hash for entry in entries],
         [entry.attack_precision for entry in entries],
-        [entry.worst.get(column, "") for entry, column in zip(entries, by, strict=True)],
+        list(attacks),
     ]
     shown = [float(f"{accuracy:{ACCURACY}}") for accuracy in accuracies]
     places = pd.Series(shown, dtype=float).groupby(rivals).rank(ascending=False, method="min")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import pandas as pd
 
@@ -67,7 +67,7 @@ def _candidates(board: pd.DataFrame, protocol: str, middle: str) -> list[str]:
 def _agrees(ranked: pd.DataFrame, column: str) -> bool:
     """Return whether the accuracies of ranked rows are in the order of their ranks, among rows alike."""
     shown = ranked[column].map(lambda accuracy: float(f"{accuracy:{ACCURACY}}"))
-    alike = _alike(ranked, column)
+    alike = _alike(ranked, dict.fromkeys(ranked["protocol"], column))
     places = ranked["rank"].astype(float)
     by_accuracy = shown.groupby(alike, dropna=False).rank(ascending=False, method="dense")
     return bool((by_accuracy == places.groupby(alike, dropna=False).rank(method="dense")).all())
@@ -78,15 +78,17 @@ def _are_of_several_sets(ranked: pd.DataFrame, columns: Iterable[str]) -> bool:
 
     Such rows were ranked apart, since they differ in images or attacks that a file does not name.
     """
-    by_column = {
-        column: ranked.groupby([ranked["rank"], *_alike(ranked, column)], dropna=False) for column in columns
-    }
-    return all(groups[column].nunique().gt(1).any() for column, groups in by_column.items())
+    for column in columns:
+        alike = _alike(ranked, dict.fromkeys(ranked["protocol"], column))
+        if not ranked.groupby([ranked["rank"], *alike], dropna=False)[column].nunique().gt(1).any():
+            return False
+    return True
 
 
-def _alike(rows: pd.DataFrame, column: str) -> list[pd.Series]:
-    attacks = attacks_behind(rows, dict.fromkeys(rows["protocol"], column))
-    return [*(rows[name] for name in ("n_examples", *APART) if name in rows), attacks]
+def _alike(rows: pd.DataFrame, columns: Mapping[str, str]) -> list[pd.Series]:
+    """Return what rows must have in common to be ranked together, given the ranking column by protocol."""
+    settings = ("protocol", "n_examples", *APART)
+    return [*(rows[name] for name in settings if name in rows), attacks_behind(rows, columns)]
 
 
 def attacks_behind(board: pd.DataFrame, columns: Mapping[str, str]) -> pd.Series:
@@ -96,12 +98,16 @@ def attacks_behind(board: pd.DataFrame, columns: Mapping[str, str]) -> pd.Series
         board: The leaderboard.
         columns: The ranking column by protocol.
     """
-    texts = board.get("worst_attacks", pd.Series("", board.index)).fillna("")
-    found = []
+    found, texts = [], _texts(board, "worst_attacks")
     for (_, line), text in zip(board.iterrows(), texts, strict=True):
         column = columns.get(line["protocol"], "")
         found.append(attacks_at(text, column) if pd.notna(line.get(column)) else "")
     return pd.Series(found, board.index, dtype=object)
+
+
+def _texts(board: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column of texts that a leaderboard may lack; empty where there is none."""
+    return board.get(name, pd.Series("", board.index)).fillna("")
 
 
 def _of_series(rows: pd.DataFrame, series: str) -> list[str]:
@@ -124,13 +130,11 @@ def begins_of_groups(board: pd.DataFrame, columns: Mapping[str, str]) -> list[in
         board: The leaderboard.
         columns: The ranking column by protocol.
     """
-    settings = [board["protocol"], *(board[name] for name in ("n_examples", *APART) if name in board)]
-    grouped = board.groupby([*settings, attacks_behind(board, columns)], dropna=False, sort=False)
-    groups = grouped.ngroup().tolist()
-    of_ranked = [group for group, rank in zip(groups, board["rank"], strict=True) if pd.notna(rank)]
+    groups = board.groupby(_alike(board, columns), dropna=False, sort=False).ngroup().tolist()
+    is_ranked = board["rank"].notna().tolist()
+    of_ranked = list(compress(groups, is_ranked))
     if sum(one != other for one, other in pairwise(of_ranked)) >= max(1, len(set(of_ranked))):
         return []
-    is_ranked = board["rank"].notna().tolist()
     return [
         at
         for at in range(1, len(groups))
@@ -148,8 +152,10 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
     ranked = set(board["protocol"][board["rank"].notna()])
-    settings = {"attack precision": board.get("attack_precision", pd.Series("", board.index)).fillna("")}
-    settings["attacks"] = attacks_behind(board, columns)
+    settings = {
+        "attack precision": _texts(board, "attack_precision"),
+        "attacks": attacks_behind(board, columns),
+    }
     also = [w for w, told in settings.items() if (told.groupby(board["protocol"]).nunique() > 1).any()]
     *most, last = "protocol", "images", *also
     alike = f"{', '.join(most)} and {last}"
