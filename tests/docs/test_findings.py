@@ -180,11 +180,12 @@ def test_what_a_tuned_attack_leaves_of_500_images():
         assert table[name] == [percent(one), wilson(two, 500)]
 
 
-def test_the_ensemble_of_the_two_seeds():
+@pytest.mark.parametrize(("named", "model"), [("In-ResNet", "in_resnet110"), ("ResNet", "preact_resnet110")])
+def test_the_ensembles_of_two_seeds(named, model):
     rows, *_ = combine.gather([STORES / "depth110"])
-    rows = rows[rows["n_examples"] == 200].set_index("members")
-    for name, members in (("ensemble", 2), ("mean of the two", 1)):
-        row = rows.loc[members]
+    rows = rows[rows["n_examples"] == 200].set_index(["model", "members"])
+    for name, members in ((f"{named}, ensemble", 2), (f"{named}, mean of the two", 1)):
+        row = rows.loc[model, members]
         (shown,) = [row for row in rows_of(NETWORKS) if row[0] == name]
         attacks = [" / ".join(percent(row[f"{a}_{eps}"]) for eps in RADII) for a in ("fgsm", "ifgsm", "pgd")]
         assert shown[1:] == [percent(row["clean"]), percent(row["noise"]), *attacks]
