@@ -24,6 +24,7 @@ from robust_interp.core.json_values import (
     read_object,
 )
 from robust_interp.core.paths import expanded
+from robust_interp.core.registry import module_hint
 from robust_interp.zoo import weights_files
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".th")
@@ -57,7 +58,7 @@ def from_path(path: Path, context: Context) -> Target:
     if path.is_dir():
         return _folder(path, context)
     if not path.is_file():
-        raise UserError(f"there is no folder or file {path}")
+        raise UserError(f"there is no folder or file {path}{module_hint(str(path))}")
     if (path.parent / zoo.CONFIG).is_file():
         return target_from_config(path, f"{path.resolve().parent.name}/{path.name}", context)
     weights_files.read_state(path)  # raises if it is not a weights file at all

@@ -8,8 +8,9 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -201,17 +202,35 @@ class _Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Report unknown arguments here, where the command is known; argparse would report them later."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            from robust_interp.core.registry import similar
+        """Report unknown arguments here, where the command is known; argparse would report them later.
 
-            long = [option[2:] for option in self._option_string_actions if option.startswith("--")]
-            asked = unknown[0].partition("=")[0]
-            near = similar(asked[2:], long) if asked.startswith("--") else []
-            hint = f"; did you mean --{near[0]}?" if near else ""
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        Unknown options come first: argparse may take the value of one for a name, and refuse that instead.
+        """
+        if not self._subparsers:
+            self._refuse(self._unknown_options(args or ()))
+        found, unknown = super().parse_known_args(args, namespace)
+        self._refuse(unknown)
         return found, unknown
+
+    def _unknown_options(self, args: Iterable[str]) -> list[str]:
+        own = takewhile(lambda argument: argument != "--", args)
+        asked = (argument.partition("=")[0] for argument in own if argument.startswith("--"))
+        known = self._option_string_actions
+        return [name for name in asked if not any(option.startswith(name) for option in known)]
+
+    def _refuse(self, unknown: list[str]) -> None:
+        if not unknown:
+            return
+        from robust_interp.core.registry import similar
+
+        long = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+        hint = ""
+        if unknown[0].startswith("--"):
+            near = similar(unknown[0][2:], long)
+            hint = f"; did you mean --{near[0]}?" if near else ""
+        elif not unknown[0].startswith("-") and "models" in long:
+            hint = "; several models are separated by commas, without spaces"
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
 
 
 def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -268,10 +268,24 @@ def unknown_module(text: str, module: str, prefixes: Iterable[str]) -> UserError
         module: The unknown part.
         prefixes: The known prefixes.
     """
+    hint = module_hint(text) or f"; known prefixes: {', '.join(prefixes)}"
     return UserError(
-        f"{text}: unknown prefix or module {module}; known prefixes: {', '.join(prefixes)}; a module is "
-        "looked for in the working directory and among the installed ones"
+        f"{text}: unknown prefix or module {module}{hint}; a module is looked for in the working directory and "
+        "among the installed ones"
     )
+
+
+def module_hint(text: str) -> str:
+    """Return how to name the function that ``folder/file.py:function`` means; empty for other names."""
+    match = re.fullmatch(r"(.*)\.py:(.+)", text)
+    if not match:
+        return ""
+    path = Path(match[1])
+    if path.is_absolute() and path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    known = not path.is_absolute() and ".." not in path.parts
+    named = f"{'.'.join(path.parts if known else path.parts[-1:])}:{match[2]}"
+    return f"; a function in a Python file is named {named}{'' if known else ', in the folder of the file'}"
 
 
 def similar(name: str, known: Iterable[str]) -> list[str]:

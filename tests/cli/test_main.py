@@ -462,7 +462,7 @@ MISTAKES = [
     (["--checkpoint", "w.pt", "--models", "in_resnet41"], ["unknown model 'in_resnet41'"]),
     (
         ["--epz", "1"],
-        ["unrecognized arguments: --epz 1; did you mean --eps?; see robust-interp bench --help"],
+        ["unrecognized arguments: --epz; did you mean --eps?; see robust-interp bench --help"],
     ),
     (["--protocol", "best"], ["invalid choice: 'best' (choose from", "worst"]),
     (["--zzzzz"], ["unrecognized arguments: --zzzzz; see robust-interp bench --help"]),
@@ -473,6 +473,46 @@ MISTAKES = [
 def test_a_mistake_is_one_line_and_leaves_nothing_to_believe(small, tmp_path, options, parts):
     refused(small(*options), *parts)
     assert believed(tmp_path / "results") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("audit", "--models", "a", "--epz", "1"),
+            "audit: unrecognized arguments: --epz; did you mean --eps?",
+        ),
+        (
+            ("train", "--models=a", "--epoch", "1", "--lrr=3", "--x"),
+            "train: unrecognized arguments: --lrr --x;",
+        ),
+        (("stability", "--seedz", "2"), "stability: unrecognized arguments: --seedz; did you mean --seed?"),
+        (
+            ("plot", "landscape", "--seeds", "1", "--models", "a"),
+            "landscape: unrecognized arguments: --seeds",
+        ),
+        (
+            ("leaderboard", "--colums", "model"),
+            "show: unrecognized arguments: --colums; did you mean --columns?",
+        ),
+        (
+            ("bench", "--models", "a", "b"),
+            "arguments: b; several models are separated by commas, without spaces",
+        ),
+        (
+            ("train", "--models", "a", "b"),
+            "NAME (separate several by commas): not allowed with argument --models",
+        ),
+        (("ls", "models", "-z"), "unrecognized arguments: -z; see"),
+    ],
+)
+def test_a_mistyped_option_is_named_and_not_what_it_makes_of_other_arguments(command, words, told):
+    refused(command(*words), told)
+
+
+def test_an_option_may_be_shortened_and_a_name_after_two_dashes_begin_with_them(command):
+    assert command("ls", "attacks", "--che")[0] == 0
+    refused(command("audit", "--", "--name"), "--name")
 
 
 def test_an_unknown_command_is_one_line(command):
