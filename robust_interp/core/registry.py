@@ -270,8 +270,8 @@ def unknown_module(text: str, module: str, prefixes: Iterable[str]) -> UserError
     """
     hint = module_hint(text) or f"; known prefixes: {', '.join(prefixes)}"
     return UserError(
-        f"{text}: unknown prefix or module {module}{hint}; a module is looked for in the working directory and "
-        "among the installed ones"
+        f"{text}: unknown prefix or module {module}{hint}; a module is looked for in the working "
+        "directory and among the installed ones"
     )
 
 
