@@ -88,13 +88,8 @@ class ConstantBatches(nn.Module):
         missing = self._size - len(images)
         filled = F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else images
         filled = filled.clone(memory_format=torch.contiguous_format)  # another layout would be recompiled
-        on_cuda = images.is_cuda
-        if on_cuda:
-            torch.compiler.cudagraph_mark_step_begin()
         with without_function_modes(), compilation_limit(MOST_COMPILATIONS), kept_buffers():
-            logits = _compiled(self._backend, "reduce-overhead" if on_cuda else None)(self.classifier, filled)
-            # The next replay of the CUDA graph overwrites this tensor.
-            return logits[: len(images)].clone() if on_cuda else logits[: len(images)]
+            return _compiled(self._backend)(self.classifier, filled)[: len(images)]
 
 
 def _pass(classifier: nn.Module, images: Tensor) -> Tensor:
@@ -102,10 +97,13 @@ def _pass(classifier: nn.Module, images: Tensor) -> Tensor:
 
 
 @cache
-def _compiled(backend: str | Callable, mode: str | None) -> Callable[[nn.Module, Tensor], Tensor]:
-    """Return the compiled pass. All classifiers share it; torch recompiles where their guards differ."""
-    mode = mode if backend == "inductor" else None
-    return torch.compile(_pass, dynamic=False, fullgraph=True, backend=backend, mode=mode)
+def _compiled(backend: str | Callable) -> Callable[[nn.Module, Tensor], Tensor]:
+    """Return the compiled pass. All classifiers share it; torch recompiles where their guards differ.
+
+    It records no CUDA graphs: the forward pass of an ensemble's next member would overwrite what the backward
+    pass of the one before still needs.
+    """
+    return torch.compile(_pass, dynamic=False, fullgraph=True, backend=backend)
 
 
 @contextmanager

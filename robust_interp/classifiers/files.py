@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ _OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")  # no other kind of name looks 
 
 def is_path(name: str) -> bool:
     """Whether a name is the path of a folder or file."""
-    written_as_one = os.sep in name or _OF_WINDOWS.match(name) or name.endswith(WEIGHTS_SUFFIXES)
+    written_as_one = "/" in name or _OF_WINDOWS.match(name) or name.endswith(WEIGHTS_SUFFIXES)
     return bool(written_as_one) or (Path(name) / zoo.CONFIG).is_file()
 
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -198,7 +197,7 @@ def _named(
 def _prefixed(name: str) -> re.Match | None:
     """Match ``prefix:rest``; None for any other name, such as an existing path with a colon."""
     found = _PREFIXED.fullmatch(name)
-    is_there = os.sep in name and found and found["prefix"] not in PREFIXES and expanded(name).exists()
+    is_there = "/" in name and found and found["prefix"] not in PREFIXES and expanded(name).exists()
     return None if is_there else found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import shlex
 import subprocess
@@ -82,15 +83,14 @@ def git_state(folder: Path) -> str | None:
             return None  # the package is installed inside a repository of the user
         commit = _git(folder, "rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError, ValueError):  # ValueError: a path that is not UTF-8
         return None
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=5
-    )
-    return done.stdout.strip()
+    command = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=5)
+    return os.fsdecode(done.stdout).strip()  # git writes UTF-8 on Windows, too
 
 
 def cpu(root: Path = Path("/")) -> dict:

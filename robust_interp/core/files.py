@@ -91,7 +91,7 @@ def new_file(path: Path) -> Iterator[Path]:
                 yield part
                 if part.stat().st_mtime == _UNTOUCHED:
                     raise FileNotFoundError(errno.ENOENT, "nothing was written")
-                _settle(part)
+                flush_to_disk(part)
                 part.replace(path)
             finally:
                 with suppress(OSError):  # it was renamed
@@ -113,7 +113,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     with scratch_folder(path) as part:
         yield part
         for file in filter(Path.is_file, part.rglob("*")):
-            _settle(file)
+            flush_to_disk(file)
+        with suppress(OSError):
+            path.rmdir()  # an empty folder, which Windows does not replace
         part.rename(path)
 
 
@@ -157,7 +159,7 @@ def _refusal(path: Path, error: OSError) -> UserError:
     return UserError(f"cannot write {path}: {error.strerror or error}")
 
 
-def _settle(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Flush a file to disk. Otherwise its new name may survive a power cut while its content is lost."""
     with path.open("rb+") as file:  # Windows can flush only what is open for writing
         os.fsync(file.fileno())

@@ -23,14 +23,17 @@ def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]
         tf32: Whether CUDA may use TF32 instead.
         deterministic: Whether cuDNN must be deterministic; otherwise it searches for the fastest algorithm.
     """
-    old_ones = _old_ones_can_be_read()
-    before = {} if old_ones else _switched({"cuda": "tf32" if tf32 else "ieee", "mkldnn": "ieee"})
+    old_ones, wanted = _old_ones_can_be_read(), {"cuda": "tf32" if tf32 else "ieee", "mkldnn": "ieee"}
+    before = _parts() if old_ones else _switched(wanted)
     cudnn = torch.backends.cudnn
     flags = cudnn.enabled, cudnn.benchmark, cudnn.deterministic
     if old_ones:
         allow, precision = cudnn.allow_tf32, torch.get_float32_matmul_precision()
         cudnn.allow_tf32 = tf32
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        for backend, part in before:  # an old setting may leave a new one to its parent, which is TF32
+            if fp32_precision(backend, part) != wanted[backend]:
+                set_fp32_precision(backend, part, wanted[backend])
     try:
         cudnn.enabled, cudnn.benchmark, cudnn.deterministic = True, not deterministic, deterministic
         yield
@@ -72,6 +75,13 @@ def _old_ones_can_be_read() -> bool:
         return torch.backends.cudnn.allow_tf32 is not None
     except RuntimeError:
         return False
+
+
+def _parts() -> dict[Switch, str]:
+    """Return the new settings of each operation; empty before torch 2.9, which has none."""
+    if not hasattr(torch.backends, "fp32_precision"):
+        return {}
+    return {(backend, part): fp32_precision(backend, part) for backend in _BACKENDS for part in _PARTS}
 
 
 def _switched(values: dict[str, str]) -> dict[Switch, str]:

@@ -35,8 +35,10 @@ def preserved_rng_state() -> Iterator[None]:
 @contextmanager
 def _restored() -> Iterator[None]:
     numpys, pythons = np.random.get_state(), random.getstate()
+    # Where the driver does not suit PyTorch, GPUs are counted, but none is available.
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with torch.random.fork_rng(devices=devices):
             yield
     finally:
         np.random.set_state(numpys)

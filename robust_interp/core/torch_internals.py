@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 # messages of CUDA, HIP and MPS, and of torch's allocator on a CPU
-_LACK_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+_LACK_OF_MEMORY = (
+    *("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory"),
+    *("cublas_status_alloc_failed", "cudnn_status_alloc_failed"),  # of libraries, where a GPU is nearly full
+)
 _REFUSED = re.compile(r"Unsupported global: GLOBAL (\S+)")  # torch.load(..., weights_only=True) on a class
 _REFUSED_OR_BLOCKED = re.compile(
     r"GLOBAL ([\w.]+)"

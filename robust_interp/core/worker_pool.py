@@ -7,6 +7,7 @@ worker is lost, another one repeats its task. A task fails after it has lost thr
 from __future__ import annotations
 
 import importlib.metadata
+import math
 import os
 import platform
 import signal
@@ -295,7 +296,7 @@ def _filled(ray: Any, workers: Workers) -> Workers:
         if not count:
             raise UserError(f"--gpus-per-worker {share:g} needs more GPUs than the cluster's {gpus:g}")
     if share is None:
-        share = min(1.0, gpus / count)
+        share = 1 / math.ceil(count / gpus) if gpus else 0.0  # a worker's share is of one GPU
     number = workers.threads or (1 if workers.address else max(1, threads.available_cpus() // count))
     at_least = count * number if workers.address else count
     if at_least > cpus or count * share > gpus + 1e-6:

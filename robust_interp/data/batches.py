@@ -176,7 +176,9 @@ def _ended(announced: str, read: int | str) -> UserError:
 def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(source, batch_size=AT_ONCE, num_workers=workers, collate_fn=list)
+    loader = DataLoader(
+        source, batch_size=AT_ONCE, num_workers=workers, collate_fn=_sendable if workers else list
+    )
     hint = "; decode_workers=0 reads it in this process" if workers else ""
     read = 0
     for items in _read(loader, hint):
@@ -188,6 +190,18 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
         yield [_array(image) for image in images], list(labels)
     if read != len(source):  # torch takes a StopIteration of an item for the end
         raise _ended(f"{len(source)} items", f"about {read}")
+
+
+def _sendable(items: Any) -> Any:
+    """Return items with arrays in place of tensors, which workers do not send; see `decoding.as_it_is`."""
+    if isinstance(items, Mapping):
+        return {name: _sendable(item) for name, item in items.items()}
+    if isinstance(items, tuple | list):
+        return [_sendable(item) for item in items]
+    try:
+        return items.detach().numpy() if hasattr(items, "detach") else items
+    except TypeError:  # NumPy has no bfloat16
+        return items
 
 
 def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -288,14 +289,9 @@ class Stream:
                 batch_size=None,
                 num_workers=self._workers,
                 persistent_workers=True,
-                collate_fn=_as_tensors,  # type: ignore[arg-type]
+                collate_fn=as_it_is,
             )
-        try:
-            return iter(self._loader)
-        except OSError as error:
-            raise UserError(
-                f"cannot start processes that decode images: {error}; use --decode-workers 0"
-            ) from error
+        return _started(self._loader)
 
     def _taken(
         self, ready: Iterator, count: int, rest: tuple[np.ndarray, np.ndarray] | None = None
@@ -320,25 +316,37 @@ def _checked(found: tuple[np.ndarray, np.ndarray, str]) -> tuple[np.ndarray, np.
     return images, hashes
 
 
-def _next(ready: Iterator) -> tuple[np.ndarray, np.ndarray, str]:
+def _started(loader: Any) -> Iterator:
+    """Return an iterator over what the workers of a DataLoader return; they start here."""
     try:
-        images, hashes, trouble = next(ready)
+        return iter(loader)
+    except OSError as error:
+        raise UserError(
+            f"cannot start processes that decode images: {error}; use --decode-workers 0"
+        ) from error
+
+
+def _next(ready: Iterator) -> Any:
+    try:
+        return next(ready)
     except RuntimeError as error:
         if not reports_dead_worker(error):
             raise
-        reason = first_line_of(error)
+        hint = "use fewer with --decode-workers"
+        if multiprocessing.get_start_method() != "fork":  # the process first runs the user's script again
+            hint += ', and call evaluate below if __name__ == "__main__", or with decode_workers=0'
         raise UserError(
-            f"a process that decodes images has ended ({reason}); use fewer with --decode-workers"
+            f"a process that decodes images has ended ({first_line_of(error)}); {hint}"
         ) from error
-    return images.numpy(), hashes.numpy().view(np.uint64), trouble
 
 
-def _as_tensors(found: tuple[np.ndarray, np.ndarray, str]) -> tuple:
-    """Convert to tensors, which workers pass through shared memory."""
-    import torch
+def as_it_is(found: Any) -> Any:
+    """Return arrays, which workers send through a pipe.
 
-    images, hashes, trouble = found
-    return torch.from_numpy(images), torch.from_numpy(hashes.view(np.int64)), trouble
+    Tensors would go through shared memory. Where that is full, as in a container with 64 MB of it, PyTorch
+    drops them, and the reader waits for ever.
+    """
+    return found
 
 
 class _Check:
@@ -382,9 +390,10 @@ def unreadable(encoded: Encoded, workers: int | None = None) -> dict[int, str]:
         sampler=places,
         batch_size=None,
         num_workers=processes,
-        collate_fn=list,
+        collate_fn=as_it_is,
     )
-    return dict(pair for some in loader for pair in some)
+    ready = _started(loader)
+    return dict(pair for _ in places for pair in _next(ready))
 
 
 def worker_count(asked: int | None, images: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import scratch_folder
+from robust_interp.core.files import flush_to_disk, scratch_folder
 from robust_interp.store import connection, log
 from robust_interp.store.connection import put, transaction
 from robust_interp.store.damage import Damage, Fault
@@ -160,8 +160,7 @@ def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
             for table in COUNTED:
                 put(db, "counts", table, kept[table])
         db.execute("PRAGMA journal_mode=DELETE")  # leaves a single file without a log
-    with new.open("rb") as file:
-        os.fsync(file.fileno())
+    flush_to_disk(new)
     return kept
 
 

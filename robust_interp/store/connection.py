@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from operator import methodcaller
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from robust_interp.core.errors import IgnoredWarning, UserError
 from robust_interp.core.paths import resolved
@@ -115,6 +115,12 @@ def open_for_writing(path: Path | str, journal: str = "auto") -> sqlite3.Connect
     return db
 
 
+def uri_of(path: PurePath) -> str:
+    """Return an absolute path as SQLite's URI; in that of a Windows share it takes no server."""
+    uri = path.as_uri()
+    return uri.replace("file://", "file:////", 1) if uri.startswith("file://") and uri[7] != "/" else uri
+
+
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing database for reading. In a read-only folder it is opened as immutable.
 
@@ -124,7 +130,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         UserError: if a newer version wrote it, or it is not a store.
         sqlite3.Error: if it cannot be used, or another process has kept it locked.
     """
-    where = resolved(path).as_uri()
+    where = uri_of(resolved(path))
     try:
         # Not mode=ro: it would leave the shared-memory file of WAL mode behind.
         return _probed(f"{where}?mode=rw", path)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from robust_interp.store.connection import relaxed_durability
+from robust_interp.store.connection import relaxed_durability, uri_of
 
 BEAT = 5.0  # seconds between two heartbeats
 EXPIRY = 60.0  # seconds without a heartbeat after which a process is considered ended
@@ -146,7 +146,7 @@ class _Heart(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        where = f"{self._path.resolve().as_uri()}?mode=rw"  # does not create a file that was removed
+        where = f"{uri_of(self._path.resolve())}?mode=rw"  # does not create a file that was removed
         with suppress(sqlite3.Error), closing(sqlite3.connect(where, uri=True, isolation_level=None)) as db:
             while not self._end.wait(BEAT):
                 # if busy or full, the next heartbeat may succeed

@@ -1,6 +1,7 @@
 """What is written down of the machine and the software: against facts that are made up or asked elsewhere."""
 
 import json
+import os
 import subprocess
 from importlib.metadata import version
 
@@ -58,6 +59,10 @@ def test_the_commit_has_a_plus_where_files_differ_from_it(tmp_path):
     git("commit", "--quiet", "--message=one")
     commit = git("rev-parse", "HEAD").stdout[:12]
     assert environment.git_state(tmp_path) == commit
+    other = tmp_path.parent / os.fsdecode(b"Caf\xe9")  # not UTF-8
+    tmp_path.rename(other)
+    assert environment.git_state(other) == commit
+    other.rename(tmp_path)
     (tmp_path / "file").write_text("two")
     assert environment.git_state(tmp_path) == f"{commit}+"
     (tmp_path / "inside").mkdir()

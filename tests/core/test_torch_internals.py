@@ -87,6 +87,17 @@ def test_torchs_own_class_is_a_lack_of_memory_whatever_it_says():
     assert torch_internals.reports_lack_of_memory(torch.OutOfMemoryError("no room"))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    ],
+)
+def test_a_library_of_cuda_without_memory_is_a_lack_of_memory(text):
+    assert torch_internals.reports_lack_of_memory(RuntimeError(text))
+
+
 def test_another_failure_is_no_lack_of_memory():
     with pytest.raises(RuntimeError) as error:
         torch.ones(2) @ torch.ones(3)

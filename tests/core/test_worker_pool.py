@@ -194,6 +194,8 @@ def test_workers_without_a_device_in_the_cluster_are_refused(monkeypatch, worker
     ("workers", "device", "gpus_there", "used"),
     [
         (Workers(2), "cuda", 1.0, ("cuda", 2, 0.5)),
+        (Workers(3), "cuda", 2.0, ("cuda", 3, 0.5)),  # not 2/3, of which each GPU has room for one
+        (Workers(3), "cuda", 4.0, ("cuda", 3, 1.0)),
         (Workers(address="auto"), "cuda", 4.0, ("cuda", 4, 1.0)),
         (Workers(2), "cpu", 4.0, ("cpu", 2, 0)),
         (Workers(2), None, 0.0, ("cpu", 2, 0)),

@@ -138,6 +138,19 @@ def test_an_error_of_reading_in_a_worker_is_the_same_line_with_a_hint(name):
         data.from_batches(DataLoader(source, batch_size=4, num_workers=1))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("with_names", [False, True])
+def test_workers_send_nothing_through_shared_memory_which_may_be_full(monkeypatch, with_names):
+    class Named(TensorDataset):
+        def __getitem__(self, at):
+            image, label = super().__getitem__(at)
+            return {"image": image, "label": label, "path": ["a", "b"]} if with_names else (image, label)
+
+    monkeypatch.setattr(torch.UntypedStorage, "_share_fd_cpu_", lambda *_: os._exit(1))
+    found = data.from_batches(Named(*PAIRS.tensors), workers=1)
+    assert found.fingerprint == ARRAYS.fingerprint
+
+
 class Dying(Readers):
     def __getitem__(self, at):
         os._exit(1)

@@ -6,8 +6,9 @@ import shutil
 import sqlite3
 import stat
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
+import pandas  # noqa: F401 - before the tests give up the rights to read it
 import pytest
 from support.hand_made import card, first, results_beyond_ascii, run
 from support.stored import killed
@@ -102,3 +103,15 @@ def test_results_that_cannot_be_written_can_be_shown_and_compared(command, resul
     assert expected[0] == compared[0] == 0
     assert (found, again) == (expected, compared)
     assert sorted(path.name for path in copy.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        (PurePosixPath("/tmp/a b/c"), "file:///tmp/a%20b/c"),
+        (PureWindowsPath("C:/r/c"), "file:///C:/r/c"),
+        (PureWindowsPath("//server/share/r/c"), "file:////server/share/r/c"),  # SQLite takes no host
+    ],
+)
+def test_a_path_is_the_uri_that_sqlite_takes(path, uri):
+    assert connection.uri_of(path) == uri
