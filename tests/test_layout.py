@@ -16,7 +16,16 @@ NO_ROOMS = {"docs", "support", "example_plugin"}  # of the pages, what tests sha
 BY_NAME = {"setattr", "getattr", "delattr", "hasattr", "attrgetter", "methodcaller"}
 
 TOP = {  # what lies at the top of the repository
-    *(".ci", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
+    *(
+        ".ci",
+        ".gitattributes",
+        ".gitignore",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "README.md",
+    ),
     *("benchmarks", "docs", "examples", "leaderboards", "mkdocs.yml", "model_zoo", "pyproject.toml"),
     *("robust_interp", "tests"),
 }
