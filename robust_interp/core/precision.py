@@ -24,7 +24,7 @@ def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]
         deterministic: Whether cuDNN must be deterministic; otherwise it searches for the fastest algorithm.
     """
     old_ones, wanted = _old_ones_can_be_read(), {"cuda": "tf32" if tf32 else "ieee", "mkldnn": "ieee"}
-    before = _parts() if old_ones else _switched(wanted)
+    before = _by_operation() if old_ones else _switched(wanted)
     cudnn = torch.backends.cudnn
     flags = cudnn.enabled, cudnn.benchmark, cudnn.deterministic
     if old_ones:
@@ -77,7 +77,7 @@ def _old_ones_can_be_read() -> bool:
         return False
 
 
-def _parts() -> dict[Switch, str]:
+def _by_operation() -> dict[Switch, str]:
     """Return the new settings of each operation; empty before torch 2.9, which has none."""
     if not hasattr(torch.backends, "fp32_precision"):
         return {}

@@ -48,7 +48,8 @@ class Workers:
     Attributes:
         count: Number of workers; None starts one per GPU (or per GPU share).
         address: Address of a running Ray, ``auto`` or ``ray://HOST:PORT``; None starts Ray on this machine.
-        gpus: GPUs per worker, such as 0.5; None is an equal share of all GPUs, at most 1.
+        gpus: GPUs per worker, such as 0.5; None is the largest equal share of a GPU with which
+            all workers have room.
         threads: CPU threads per worker; None is an equal share of this machine's CPUs, or 1 in a cluster.
         needs_gpu: Whether a GPU was requested, so that the workers never use CPUs instead.
     """

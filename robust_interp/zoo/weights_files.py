@@ -117,7 +117,7 @@ def _content(path: Path) -> Any:
     except pickle.UnpicklingError as refusal:
         try:
             content = _without_classes(path, refusal)
-        except Exception:  # torch before 2.6
+        except Exception:  # also without the classes it cannot be read
             raise refusal from None
         states = isinstance(content, dict) and any(isinstance(content.get(key), dict) for key in WRAPPERS)
         if not states:
