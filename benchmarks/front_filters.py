@@ -3,10 +3,10 @@
     python benchmarks/front_filters.py [--models in_resnet110,preact_resnet110] [--blocks 4] [--n 200]
         [--zoo FOLDER] [--plugin FILE.py]
 
-The models are names of CIFAR-10 checkpoints, or globs; by default the four of depth 110. For the stem and
-for both convolutions of each of the first blocks, prints the Frobenius norm of the weights, and the share of
-their squares that is in the mean of each 3x3 filter: 1 for a box blur, 0 for an edge, 1/9 = 0.11 on average
-for random weights.
+The models are names of CIFAR-10 checkpoints, or globs; by default In-ResNet and ResNet of depth 110. For the
+stem and for both convolutions of each of the first blocks, prints the Frobenius norm of the weights, and the
+share of their squares that is in the mean of each 3x3 filter: 1 for a box blur, 0 for an edge, 1/9 = 0.11 on
+average for random weights.
 
 Then adds waves of 2/255 root mean square to the first n clean test images, and prints how much the output of
 the last of these blocks changes: the root mean square of the change, each channel in units of its own

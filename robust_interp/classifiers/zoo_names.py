@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
@@ -51,6 +52,7 @@ def from_zoo(
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
+    places: dict[tuple, dict[Path, list[int]]] = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
     seedless = _without_seeds(patterns, chosen, seeds)
     broken = _broken_plugins(chosen, named)
@@ -64,11 +66,15 @@ def from_zoo(
                 broken[checkpoint.name] = f"{error}; it is left out"
                 continue
             card = target.card
-            groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(target)
+            row = card.model, card.recipe, card.lambda_init
+            groups.setdefault(row, []).append(target)
+            places.setdefault(row, {}).setdefault(checkpoint.folder.parent, []).append(checkpoint.seed)
     if broken and not groups:
         raise UserError("; ".join(list(broken.values())[:SHOWN] + ["..."] * (len(broken) > SHOWN)))
     found = list(groups.values())
-    for group in found:
+    for row, group in groups.items():
+        if len(places[row]) > 1:
+            group[0] = replace(group[0], notes=(*group[0].notes, _mixed(group[0].card, places[row])))
         if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
             lacking = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
             note = f"{lacking}: its row averages fewer seeds than the others"
@@ -76,6 +82,15 @@ def from_zoo(
     first = found[0][0]
     found[0][0] = replace(first, notes=(*first.notes, *seedless), left_out=tuple(broken.values()))
     return found
+
+
+def _mixed(card: ModelCard, places: Mapping[Path, Sequence[int]]) -> str:
+    """Return a note that the seeds of a row are from several folders."""
+    parts = [f"{folder} (seeds {', '.join(map(str, seeds))})" for folder, seeds in places.items()]
+    return (
+        f"the checkpoints of {card.model} {card.recipe} are from {' and '.join(parts)}: "
+        "--only-zoo uses those of --zoo alone"
+    )
 
 
 def _without_seeds(

@@ -91,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
         with reporter(errors, work, cost, arguments.quiet) as watch:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
-        environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
+        typed = ["robust-interp", *sys.argv[1:]]
+        environment.write(arguments.out, typed, benchmark.machine(store), measured=bool(work))
         dataset, there = benchmark.plan.dataset, [plan.dataset for plan in store.plans()]
     which = ["--dataset", dataset] if len(set(there)) > 1 else []
     print_leaderboard(report.leaderboard, dataset, arguments=[str(arguments.out), *which])
@@ -99,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
         warn(f"warning: {line}")
     for line in report.notes:
         say(line)
-    say(f"wrote leaderboard.csv, results.csv and environment.json of this run in {arguments.out}")
+    wrote = "leaderboard.csv, results.csv and environment.json" if work else "leaderboard.csv and results.csv"
+    say(f"wrote {wrote} of this run in {arguments.out}")
     if there.count(dataset) > 1:
         command = shlex.join(["robust-interp", "leaderboard", str(arguments.out), *which])
         say(f"{command} has the rows of all finished runs on {dataset} there")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # it imports torch
 
 PLAIN_WIDTH = 250  # characters, for output that is not a terminal
 GAP = 2  # characters between two columns
+MOST_IN_BLOCKS = 21  # columns of a confusion matrix, with that of no prediction, that may take several tables
 NAMES_SHARE = 4  # in a table that is too wide, a name takes at most 1/NAMES_SHARE of the terminal
 CSV_HAS_ALL = "--format csv has all columns"
 
@@ -108,12 +109,11 @@ def print_leaderboard(
     shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, {spread}")
     marked = {marks.get(name, name): column for name, column in texts.items()}
     order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board, ranked_by)
+    if columns is None:
+        marked["model"] = brief.names_apart(board, texts, _fit(shown, marked, order)[0])
     left_out = _print_one(shown, marked, order, gaps=gaps)
-    while columns is not None and left_out:  # they were asked for: below, beside the first of them
-        below = {name: marked[name] for name in ("model" if "model" in marked else order[0], *left_out)}
-        if len(_fit(shown, below, below)[0]) < 2:
-            break  # not even one of them
-        left_out = _print_one(shown, below, list(below), gaps=gaps)
+    if columns is not None:  # they were asked for
+        left_out = _print_below(shown, marked, left_out, "model" if "model" in marked else order[0], gaps)
     if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
         shown.print(f"* {about}" if marks else about)
     choose = shlex.join(["robust-interp", "leaderboard", *arguments, "--columns"])
@@ -144,6 +144,26 @@ def _print_one(
     kept, widest = _fit(shown, columns, order)
     shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest, left, gaps))
     return [name for name in columns if name not in kept]
+
+
+def _print_below(
+    shown: Console,
+    columns: dict[str, list[str]],
+    left_out: list[str],
+    beside: str,
+    gaps: Collection[int] = (),
+) -> list[str]:
+    """Print columns that a table had no room for in further ones, each beside the column `beside`.
+
+    Returns:
+        Those that have no room even there.
+    """
+    while left_out:
+        below = {name: columns[name] for name in (beside, *left_out)}
+        if len(_fit(shown, below, below)[0]) < 2:
+            break  # not even one of them
+        left_out = _print_one(shown, below, list(below), gaps=gaps)
+    return left_out
 
 
 def _fit(
@@ -177,14 +197,13 @@ def print_comparison(comparison: Comparison) -> None:
     frame, samples, shown = comparison.frame, comparison.samples, console()
     compared = (
         f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
-        f"protocol {samples.protocol}; accuracy in %"
+        f"protocol {samples.protocol}; accuracy in %{_averaged(frame)}"
     )
     rest = {
         "A": [percent(value) for value in frame["accuracy_a"]],
         "B": [percent(value) for value in frame["accuracy_b"]],
         "A - B": [percent(value, signed=True) for value in frame["difference"]],
-        "only A": [str(value) for value in frame["only_a"]],
-        "only B": [str(value) for value in frame["only_b"]],
+        "only A / B": [f"{a} / {b}" for a, b in frame[["only_a", "only_b"]].to_numpy()],
         "p": [f"{value:.2g}" for value in frame["p"]],
         "p over seeds": ["" if math.isnan(value) else f"{value:.2g}" for value in frame["p_seeds"]],
         "Holm p": [f"{value:.2g}" for value in frame["p_holm"]],
@@ -197,9 +216,9 @@ def print_comparison(comparison: Comparison) -> None:
     order = dict.fromkeys(["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p", "p", *rest])
     left_out = _print_one(shown, columns, [name for name in order if name in columns])
     _tell_left_out(shown, left_out, CSV_HAS_ALL)
-    if not {"only A", "only B"} <= set(left_out):
+    if "only A / B" not in left_out:
         shown.print(
-            "only A, only B: images that only this one classifies correctly, summed over seeds and "
+            "only A / B: images that only this one classifies correctly, summed over seeds and "
             "severities; p counts each image once"
         )
     if frame["p_seeds"].isna().any():
@@ -207,6 +226,16 @@ def print_comparison(comparison: Comparison) -> None:
             "without two seeds that differ there is no interval over seeds: significant then means for these "
             "weights, not for others trained in the same way"
         )
+
+
+def _averaged(frame: pd.DataFrame) -> str:
+    """Say over how many train seeds the accuracies of a comparison are averaged."""
+    counts = {side: frame[f"seeds_{side.lower()}"] for side in ("A", "B")}
+    ends = {side: dict.fromkeys([known.min(), known.max()]) for side, known in counts.items()}
+    told = {side: " to ".join(map(str, both)) for side, both in ends.items()}
+    if told["A"] == told["B"] != "1":
+        return f", means of {told['A']} train seeds"
+    return "".join(f", {side} the mean of {said} train seeds" for side, said in told.items() if said != "1")
 
 
 def _measurements(count: int) -> str:
@@ -241,7 +270,10 @@ def print_classes(table: pd.DataFrame) -> None:
             ]
             for column in map(str, confusion)
         }
-        _tell_left_out(shown, _print_one(shown, columns, list(columns)), CSV_HAS_ALL)
+        left_out = _print_one(shown, columns, list(columns))
+        if len(confusion.columns) <= MOST_IN_BLOCKS:
+            left_out = _print_below(shown, columns, left_out, "name" if "name" in columns else "label")
+        _tell_left_out(shown, left_out, CSV_HAS_ALL)
     if NOTHING in table and table[NOTHING].any():
         shown.print("→ none: no prediction that counts, as where the gradient was zero")
     if NOTHING not in table:
@@ -258,6 +290,8 @@ def print_paper(comparison: PaperComparison, dataset: str) -> None:
         f"{dataset}, accuracy in %: paper / ours; = means within two standard deviations of the paper, ≠ "
         "not. Neither: too few seeds or images, or another depth"
     )
+    for line in _measured_as(comparison.cells):
+        shown.print(line)
     for name, cells in comparison.cells.groupby("table", sort=False):
         shown.print(f"\n{name}", style="bold")
         if cells["measured"].isna().all():
@@ -279,6 +313,16 @@ def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, l
     by_column = [{cell["column"]: cell for cell in line.to_dict("records")} for line in lines]
     columns = dict.fromkeys(cells["column"])
     return head, {name: [_beside(line.get(name)) for line in by_column] for name in columns}
+
+
+def _measured_as(cells: pd.DataFrame) -> Iterator[str]:
+    """Say of each measured network over how many train seeds and images its numbers are."""
+    ours = cells[cells["measured"].notna()].assign(
+        kind=(cells["members"] > 1).map({True: " ensemble", False: ""})
+    )
+    for (model, recipe, kind), of_one in ours.groupby(["measured_as", "recipe", "kind"], sort=False):
+        seeds, n = (", ".join(map(str, of_one[name].unique())) for name in ("seeds", "n_examples"))
+        yield f"ours: {model} {recipe}{kind}, train seeds: {seeds}, n = {n}"
 
 
 def _beside(cell: Mapping[Hashable, Any] | None) -> str:
@@ -303,7 +347,8 @@ def print_claims(claims: pd.DataFrame) -> None:
                 interval = _interval(line["ci_low"], line["ci_high"])
                 smallest = percent(line["smallest"], signed=True)
                 of = f"{_smallest_of(line['comparisons'], published)} {smallest}"
-                where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}: "
+                bound = f", above {percent(line['needed'], signed=True)}" if line["needed"] else ""
+                where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}{bound}: "
             shown.print(f"{where}{line['verdict']}")
 
 

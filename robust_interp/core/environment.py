@@ -59,8 +59,13 @@ def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
     }
 
 
-def write(folder: Path, command: Sequence[str], more: Mapping[str, object]) -> None:
-    """Write the result of `describe` to `environment.json` in an existing folder."""
+def write(folder: Path, command: Sequence[str], more: Mapping[str, object], *, measured: bool) -> None:
+    """Write the result of `describe` to `environment.json` in an existing folder.
+
+    That of an earlier run stays if this one has measured nothing, since the numbers are the earlier one's.
+    """
+    if not measured and (folder / FILE_NAME).exists():
+        return
     text = json.dumps(describe(command, more), indent=1, ensure_ascii=False)
     write_text(folder / FILE_NAME, text + "\n")
 

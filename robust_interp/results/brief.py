@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -116,9 +116,10 @@ def _chosen(board: pd.DataFrame, patterns: Iterable[str]) -> list[str]:
 def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[str]) -> list[str]:
     """Return columns of a leaderboard sorted by importance, for tables with too little space for all.
 
-    What names and ranks a row comes first, with what tells rows of one model apart, then clean accuracy,
-    means over corruptions, and all radii of the attack that ranks and of the worst of several. Of the other
-    measured columns, each attack and corruption has one before any has two, middle radii first.
+    What names and ranks a row comes first, with what tells rows of one model apart, then clean accuracy, an
+    audit that doubts a row, means over corruptions, and all radii of the attack that ranks and of the worst
+    of several. Of the other measured columns, each attack and corruption has one before any has two, middle
+    radii first.
 
     Args:
         board: The leaderboard.
@@ -126,7 +127,8 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
         ranking: The ranking columns.
     """
     names, ranking = list(names), list(ranking)
-    first = ["model", "incomplete", "rank", *ranking, *_telling_apart(board), "clean", *MEANS]
+    first = ["model", "incomplete", "rank", *ranking, *_telling_apart(board), "clean"]
+    first += [*(["audit"] if _is_doubted(board) else []), *MEANS]
     first += filter(is_mce, names)
     measured = [column for name in measured_in(board) if (column := parse(name)).name not in first]
     chief = {parse(name).series for name in ranking} | {WORST, STRONG}
@@ -136,6 +138,11 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
     return [name for name in ordered if name in names]
 
 
+def _is_doubted(board: pd.DataFrame) -> bool:
+    """Return whether an audit, or whoever published a row, doubts its accuracies."""
+    return "audit" in board and bool(board["audit"].fillna("").str.match("fail|unreliable").any())
+
+
 def _telling_apart(board: pd.DataFrame) -> list[str]:
     """Return the settings in which rows of one model differ, as few as tell them apart."""
     known = ["model"]
@@ -143,6 +150,31 @@ def _telling_apart(board: pd.DataFrame) -> list[str]:
         if name in board and (board.groupby(known, dropna=False)[name].nunique(dropna=False) > 1).any():
             known.append(name)
     return known[1:]
+
+
+def names_apart(board: pd.DataFrame, texts: Mapping[str, Sequence[str]], kept: Collection[str]) -> list[str]:
+    """Return the names of the models, with what tells rows apart that would look alike in the kept columns.
+
+    Args:
+        board: The leaderboard.
+        texts: Its columns as texts.
+        kept: Names of the columns that a table has room for.
+    """
+    names = list(texts["model"])
+    telling = [name for name in _telling_apart(board) if name in texts]
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for row, key in enumerate(
+        zip(*(texts[name] for name in ["model", *telling] if name in kept), strict=True)
+    ):
+        alike.setdefault(key, []).append(row)
+    for rows in alike.values():
+        differing = [name for name in telling if len({texts[name][row] for row in rows}) > 1]
+        for row in rows if differing else ():
+            told = [
+                texts[name][row] if name == "weights" else f"{name} {texts[name][row]}" for name in differing
+            ]
+            names[row] += f" ({', '.join(filter(None, told))})"
+    return names
 
 
 def _spread(columns: Iterable[MeasuredColumn]) -> list[str]:

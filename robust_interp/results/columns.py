@@ -262,11 +262,11 @@ ENTRY = (
     Column(
         "rank",
         _integer,
-        "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of its measured "
-        "radii. Only entries with the same protocol, images and precision of the attacks are ranked "
-        "together; under `worst` the attacks must be the same, too. Equal accuracies share a rank. Empty if "
-        "that column is missing, for rows that were not measured here, for transfer attacks, and at "
-        "chance level.",
+        "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of the measured "
+        "radii, of two the larger. Only entries with the same protocol, images and precision of the attacks "
+        "are ranked together; under `worst` the attacks must be the same, too. Equal accuracies share a "
+        "rank. Empty if that column is missing, for rows that were not measured here, for transfer attacks, "
+        "and at chance level.",
         shown=Shown.ALWAYS,
     ),
     Column(

@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
-from robust_interp import zoo
 from robust_interp.core.errors import IgnoredWarning, UserError
 from robust_interp.core.registry import BUILT_IN, all_matching, unknown
 from robust_interp.core.texts import reason_of
@@ -26,7 +25,7 @@ from robust_interp.results.columns import (
     Type,
     integers,
 )
-from robust_interp.results.folders import dataset_in, runs_in
+from robust_interp.results.folders import bundled_boards, dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
 from robust_interp.results.newest import by_age
 from robust_interp.results.ranks import ranked_by, ranked_by_in_file
@@ -134,8 +133,7 @@ def _located(source: Path) -> Path:
     """
     if source.exists() or source.suffix == ".csv":
         return source
-    bundled = {path.stem: path for path in zoo.bundled("leaderboards").glob("*.csv")}
-    if str(source) not in bundled:
+    if str(source) not in (bundled := bundled_boards()):
         raise UserError(
             f"there are no results in {source}: run robust-interp bench --out {source}, or name a bundled "
             f"leaderboard: {', '.join(sorted(bundled))}"

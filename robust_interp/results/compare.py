@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -128,9 +129,10 @@ def from_folders(
     lines, left_out = _lines(first.measured[samples], second.measured[samples])
     if not lines:
         raise UserError("; ".join([f"{first.name} and {second.name} have no common column", *left_out]))
-    left_out += _other_seeds(first, second, samples) + _other_images(first, second, samples)
+    named = {a: first, b: second}
+    left_out += _other_seeds(named, samples) + _other_images(first, second, samples)
     left_out += _strong_elsewhere(first, second, samples)
-    left_out += [_of_last_weights(entry, samples) for entry in (first, second) if samples in entry.retrained]
+    left_out += [_of_last_weights(*one, samples) for one in named.items() if samples in one[1].retrained]
     frame = _judged(pd.DataFrame(lines))
     frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
     return Comparison(a, b, dataset, samples, frame[COMPARISON_COLUMNS], left_out)
@@ -204,15 +206,16 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
     return list(chosen.values())[-1]
 
 
-def _other_seeds(a: ScoredEntry, b: ScoredEntry, samples: EvaluationSet) -> list[str]:
-    """Name the train seeds that only one of two entries was measured with."""
-    if None in a.measured[samples] or None in b.measured[samples]:
+def _other_seeds(named: Mapping[str, ScoredEntry], samples: EvaluationSet) -> list[str]:
+    """Name the train seeds that only one of two entries, by their names as given, was measured with."""
+    seeds = {name: list(entry.measured[samples]) for name, entry in named.items()}
+    if any(None in known for known in seeds.values()):
         return []  # such as an ensemble, which is compared with all seeds
     return [
-        f"train seed {seed} of {one.name} is left out: {other.name} was not measured with it"
-        for one, other in ((a, b), (b, a))
-        for seed in one.measured[samples]
-        if seed not in other.measured[samples]
+        f"train seed {seed} of {name} is left out: {other} was not measured with it"
+        for name, other in permutations(seeds)
+        for seed in seeds[name]
+        if seed not in seeds[other]
     ]
 
 
@@ -227,7 +230,7 @@ def _strong_elsewhere(a: ScoredEntry, b: ScoredEntry, chosen: EvaluationSet) -> 
     """Return a message for other images on which both entries have strong attacks alone."""
     others = {(s.protocol, s.n) for s in a.measured if s in b.measured and _has_only_strong(a, b, s)}
     return [
-        f"the strong attacks are left out, which are on other images: --protocol {protocol} --n {n}"
+        f"strong_... is left out, which is on other images: compare it with --protocol {protocol} --n {n}"
         for protocol, n in sorted(others - {chosen[:2]})
     ]
 
@@ -236,10 +239,10 @@ def _has_only_strong(a: ScoredEntry, b: ScoredEntry, samples: EvaluationSet) -> 
     return all(_only_strong(entry.measured[samples]) for entry in (a, b))
 
 
-def _of_last_weights(entry: ScoredEntry, samples: EvaluationSet) -> str:
+def _of_last_weights(name: str, entry: ScoredEntry, samples: EvaluationSet) -> str:
     seeds = sorted(entry.retrained[samples])
     which = f"train seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    return f"{entry.name}: {which} measured with several weights; only those measured last are compared"
+    return f"{name}: {which} measured with several weights; only those measured last are compared"
 
 
 def _only_strong(by_seed: dict[int | None, dict[str, Score]]) -> bool:

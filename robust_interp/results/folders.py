@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 from robust_interp.core.registry import all_matching
@@ -129,10 +130,17 @@ def _what(score: Score) -> tuple:
     return score.column, *sorted(perturbation.name for perturbation in score.perturbations)
 
 
+def bundled_boards() -> dict[str, Path]:
+    """Return the files of the bundled leaderboards by name."""
+    return {path.stem: path for path in zoo.bundled("leaderboards").glob("*.csv")}
+
+
 def _plans(folder: Path, partial: bool = False) -> list[Plan]:
     if folder.is_file():
         raise UserError(f"{folder} is a file, and a results folder is needed")
     if not (folder / FILE_NAME).is_file():
+        if str(folder) in bundled_boards():
+            raise UserError(f"{folder} is a bundled leaderboard, without predictions: name a results folder")
         raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
     with Store(folder, read_only=True) as store:
         plans = store.plans()

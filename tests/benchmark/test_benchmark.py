@@ -1,6 +1,7 @@
 """The benchmark from Python: numbers worked out by hand for a linear model, and checks on real networks."""
 
 import shutil
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -150,6 +151,24 @@ def test_a_model_without_any_of_the_seeds_is_not_left_out_in_silence(own_zoo):
     with pytest.warns(UserWarning, match="preact_resnet14 none has no train seed 1: it is left out"):
         found = robust_interp.evaluate(["*_resnet14"], **options)
     assert set(found["model"]) == {"in_resnet14"}
+
+
+@pytest.mark.slow
+def test_a_row_of_checkpoints_from_two_folders_is_remarked_on(tiny_zoo, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    for folder, seed in ((tmp_path / "mine", 0), (tmp_path / "model_zoo", 1)):
+        name = f"in_resnet14.digits_none_seed{seed}"
+        shutil.copytree(tiny_zoo / name, folder / name)
+    monkeypatch.chdir(tmp_path)
+    options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": "mine", "ensembles": False}
+    told = r"of in_resnet14 none are from mine \(seeds 0\) and model_zoo \(seeds 1\): --only-zoo uses"
+    with pytest.warns(UserWarning, match=told):
+        found = robust_interp.evaluate(["in_resnet14"], **options)
+    assert len(found) == 2
+    with warnings.catch_warnings(record=True) as others:
+        warnings.simplefilter("always")
+        assert len(robust_interp.evaluate(["in_resnet14"], **options, only_zoo=True)) == 1
+    assert not [one for one in others if "--only-zoo" in str(one.message)]
 
 
 @pytest.mark.slow

@@ -2,14 +2,17 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from support.hand_made import attack, card, first, run
 from support.messages import one_line
 
+from robust_interp.cli import console
 from robust_interp.cli.console import print_classes
 from robust_interp.figures.origin import read
 from robust_interp.report import page
@@ -61,6 +64,25 @@ def test_why_there_is_no_confusion_matrix_is_told(tmp_path, capsys, column, coun
     print_classes(table)
     told = " ".join(capsys.readouterr().out.split())
     assert told.endswith(f"no confusion matrix: {why}") if why else "no confusion matrix" not in told
+
+
+@pytest.mark.parametrize(("count", "stands"), [(10, 2), (20, 3), (21, 1)])
+def test_a_confusion_matrix_of_few_classes_is_whole_on_a_narrow_terminal(
+    tmp_path, capsys, monkeypatch, count, stands
+):
+    """Each table has a line for label 9; 21 classes and no prediction are too many for several tables."""
+    with Store(tmp_path) as store:
+        run(store, [(card(), CLEAN, first(9))])
+    table = by_class(runs_in([tmp_path])[0], "clean", count)
+    made = Console(width=70, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(console, "console", lambda: made)
+    print_classes(table)
+    out = capsys.readouterr().out
+    assert sum(line.split()[:1] == ["9"] for line in out.splitlines()) == stands
+    assert ("lack of space" in out) is (stands == 1)
+    heads = " ".join(line for line in out.splitlines() if line.startswith("label"))
+    if stands > 1:
+        assert re.findall(r"→ (\d+)", heads) == [str(label) for label in range(count)]
 
 
 def test_classes_as_csv_and_json(command, folder):

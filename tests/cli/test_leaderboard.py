@@ -82,6 +82,34 @@ def test_what_tells_rows_of_one_model_apart_stays_longest():
     assert order.index("members") > order.index("noise")
 
 
+def test_rows_that_would_look_alike_are_told_apart_in_their_names(monkeypatch, capsys, tmp_path):
+    with Store(tmp_path) as store:
+        for seed in (0, 1):  # two runs, so two rows
+            run(store, [(card("preact_resnet110", seed), attack("pgd", 2), first(4 - seed))])
+        run(store, [(card("in_resnet110", 0), attack("pgd", 2), first(9))])
+    board, title, ranked_by = combine.gather([tmp_path])
+    texts = brief.for_readers(board)
+    names = ["in_resnet110", "preact_resnet110", "preact_resnet110"]
+    assert brief.names_apart(board, texts, texts) == texts["model"] == names
+    apart = ["in_resnet110", "preact_resnet110 (seed 0)", "preact_resnet110 (seed 1)"]
+    assert brief.names_apart(board, texts, {"model", "rank", "pgd_2"}) == apart
+    made = Console(width=28, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(console, "console", lambda: made)
+    console.print_leaderboard(board, title, ranked_by)
+    out = capsys.readouterr().out
+    assert ("weights" in out.splitlines()[1], out.count("(seed")) == (False, 2)
+
+
+@pytest.mark.parametrize("audit", ["fail(n=100 eps=2)", "unreliable", "pass(n=100 eps=2)", "warn(n=9 eps=2)"])
+def test_an_audit_that_doubts_a_row_gives_way_after_what_ranks_it(audit):
+    board, _, ranked_by = combine.gather([PUBLISHED / "digits.csv"])
+    board.loc[3, "audit"] = audit
+    order = brief.by_importance(board, brief.for_readers(board), ranked_by.values())
+    is_doubted = audit.startswith(("fail", "unreliable"))
+    assert (order.index("audit") == order.index("clean") + 1) is is_doubted
+    assert (order.index("audit") < order.index("noise")) is is_doubted
+
+
 def test_the_command_for_other_columns_shows_the_same_rows(monkeypatch, capsys):
     made = Console(width=80, force_terminal=True, color_system=None, markup=False)
     monkeypatch.setattr(console, "console", lambda: made)
@@ -147,7 +175,7 @@ def test_a_comparison_of_one_seed_has_its_p_values_on_80_columns(monkeypatch, ca
     monkeypatch.setattr(console, "console", lambda: made)
     console.print_comparison(compare.from_folders([tmp_path], "a", "b"))
     heads, values = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:3])
-    assert heads == "column A B A - B only A only B p Holm p verdict"  # nothing over seeds
+    assert heads == "column A B A - B only A / B p Holm p verdict"  # nothing over seeds
     assert values.endswith(" 1 1 not significant")
 
 

@@ -645,7 +645,11 @@ def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, t
     assert "thread" in found["threads"]
     status, out, err = command("bench", *quick)
     assert "2 cells, 2 of them already stored" in err
-    assert out.splitlines()[-1] == "nothing new to measure"
+    assert out.splitlines()[-2:] == [
+        f"wrote leaderboard.csv and results.csv of this run in {tmp_path}",
+        "nothing new to measure",
+    ]
+    assert json.loads((tmp_path / "environment.json").read_text()) == found  # of what has measured them
 
 
 # --- data: the user's own images

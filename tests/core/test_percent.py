@@ -12,13 +12,15 @@ from robust_interp.core.percent import percent
     [
         (58.15, "58.2"),  # the float below it, as read from a file
         (58.150000000000006, "58.2"),  # 0.5815 in percent, as computed
-        (58.1475, "58.2"),  # 58.15 in the file
+        (58.1475, "58.1"),  # not 58.2, which 58.15 would be
+        (-4.946131, "-4.9"),
+        (4.949747, "4.9"),
         (31.25, "31.2"),  # halves go to the even digit
         (100.0, "100.0"),
         (-0.8, "-0.8"),
     ],
 )
-def test_a_percentage_looks_like_its_two_decimals_in_a_file(value, expected):
+def test_a_percentage_is_rounded_once(value, expected):
     assert percent(value) == expected
 
 

@@ -12,11 +12,11 @@ from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
 
-def test_every_percentage_is_rounded_as_its_two_decimals():
-    """The float of 0.35 lies below it, that of 58.15 as well; both end in 5 in a file."""
-    board = pd.DataFrame({"agreement": [58.15], "improvement": [0.35], "params_m": [0.35]})
+def test_every_percentage_is_rounded_once_and_halves_are_halves():
+    """The float of 0.35 lies below it, that of 58.15 as well; 31.349 is no half."""
+    board = pd.DataFrame({"agreement": [58.15], "clean": [31.349], "improvement": [0.35], "params_m": [0.35]})
     texts = brief.texts_of(board, board)
-    assert texts == {"agreement": ["58.2"], "improvement": ["+0.4"], "params_m": ["0.350"]}
+    assert texts == {"agreement": ["58.2"], "clean": ["31.3"], "improvement": ["+0.4"], "params_m": ["0.350"]}
 
 
 def test_a_loss_has_a_sign_as_well():

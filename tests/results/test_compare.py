@@ -5,6 +5,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -304,6 +305,8 @@ def test_train_seeds_that_only_one_entry_has_are_named(tmp_path):
         "train seed 2 of a is left out: b was not measured with it",
         "train seed 3 of b is left out: a was not measured with it",
     ]
+    again = compare.from_folders([tmp_path], "a@quick", "b")
+    assert again.left_out[0] == "train seed 0 of a@quick is left out: b was not measured with it"
     assert found.frame["accuracy_a"].tolist() == [80]
 
 
@@ -476,7 +479,7 @@ def test_strong_attacks_are_named_with_the_options_that_compare_them(store, comm
     store.put_plan(replace(plan, strong=fewer))
     status, _, err = command("a,b")
     assert status == 0
-    said = "the strong attacks are left out, which are on other images: --protocol worst --n 5"
+    said = "strong_... is left out, which is on other images: compare it with --protocol worst --n 5"
     assert err == f"warning: {said}\n"
     status, out, err = command("a,b", "--protocol", "worst", "--n", "5", "--format", "csv")
     assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == ["strong_2"]
@@ -594,11 +597,23 @@ def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store,
     status, out, err = command("a,b")
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "A a, B b: digits, n = 20, protocol final; accuracy in %"
+    assert lines[0] == "A a, B b: digits, n = 20, protocol final; accuracy in %, means of 1 to 2 train seeds"
     words = [" ".join(line.split()) for line in lines]
-    assert words[2] == "clean 97.5 47.5 +50.0 20 0 0.00098 0.005 0.0099 +34.8 to +65.2 significant"
-    assert words[3] == "pgd_2 5.0 0.0 +5.0 1 0 1 1 not significant"
+    assert words[2] == "clean 97.5 47.5 +50.0 20 / 0 0.00098 0.005 0.0099 +34.8 to +65.2 significant"
+    assert words[3] == "pgd_2 5.0 0.0 +5.0 1 / 0 1 1 not significant"
     assert "no interval over seeds" in lines[5]
+
+
+def test_the_table_says_how_many_train_seeds_each_mean_is_over(store, command):
+    two = [(card("a", seed), CLEAN, first(8 - seed)) for seed in (0, 1)]
+    run(store, [*two, (ensemble(*(one for one, *_ in two)), CLEAN, first(9)), (card("b"), CLEAN, first(2))])
+    told = {
+        "a,ax2": ", A the mean of 2 train seeds",
+        "ax2,a": ", B the mean of 2 train seeds",
+        "ax2,b": "",
+    }
+    for names, said in told.items():
+        assert command(names)[1].splitlines()[0].endswith(f"accuracy in %{said}")
 
 
 def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, monkeypatch):
@@ -612,7 +627,7 @@ def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, mon
     assert sum(line.split()[:1] == ["clean"] for line in lines) == 1
     assert "significant" in "\n".join(lines)
     # 8 + 7 + 6 + 7 characters of column, A, B and A - B leave room for 12 of a verdict, and Holm p has 8
-    assert "not shown for lack of space: only A, only B, p, " in " ".join(lines)
+    assert "not shown for lack of space: only A / B, p, " in " ".join(lines)
 
 
 def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, command, tmp_path, capsys):
@@ -622,6 +637,8 @@ def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, com
     assert "cifar10, n = 10" in command("a,b", "--dataset", "cifar10")[1]
     with pytest.raises(UserError, match="there are no results in"):
         compare.from_folders([tmp_path / "nowhere"], "a", "b")
+    with pytest.raises(UserError, match="digits is a bundled leaderboard, without predictions: name a res"):
+        compare.from_folders([Path("digits")], "a", "b")
 
 
 def test_a_further_accuracy_of_rounded_images_is_no_difference_of_the_attack(store, versus):
