@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from types import FrameType
@@ -38,6 +38,7 @@ from robust_interp.core import threads
 from robust_interp.core.errors import IgnoredWarning, Stopped, UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.texts import first_line_of, one_line
+from robust_interp.core.torch_internals import dead_worker
 
 EXIT_STATUS = """\
 exit status:
@@ -115,6 +116,8 @@ def _explained(error: BaseException, arguments: argparse.Namespace) -> str | Non
         tries = " or ".join(text for name, text in remedies if hasattr(arguments, name))
         hint = f": try {tries}" if tries else ""
         return f"out of memory ({first_line_of(error)}); finished work is saved{hint}"
+    if ended := dead_worker(error):
+        return f"{ended}; finished work is saved"
     if isinstance(error, OSError) and (refused := _refused_by_system(error)):
         return f"cannot {refused}: {error.strerror}; finished work is saved"
     return None
@@ -188,8 +191,12 @@ def _ignored_in_lines() -> Iterator[None]:
 
 
 class _Parser(argparse.ArgumentParser):
+    _given: Sequence[str] = ()  # the arguments that are parsed
+
     def error(self, message: str) -> NoReturn:
         """Report bad usage in one line; argparse would print the whole usage first."""
+        if message.endswith("not allowed with argument --models") and (stray := self._stray()):
+            message = f"unrecognized arguments: {stray[0]}{_one_value(stray[1])}"
         self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -206,31 +213,77 @@ class _Parser(argparse.ArgumentParser):
 
         Unknown options come first: argparse may take the value of one for a name, and refuse that instead.
         """
-        if not self._subparsers:
-            self._refuse(self._unknown_options(args or ()))
+        self._given = tuple(args or ())
+        if "_ARGCOMPLETE" not in os.environ:  # a completion needs the options, whatever is mistyped
+            self._refuse(self._unknown_options())
         found, unknown = super().parse_known_args(args, namespace)
         self._refuse(unknown)
         return found, unknown
 
-    def _unknown_options(self, args: Iterable[str]) -> list[str]:
-        own = takewhile(lambda argument: argument != "--", args)
+    @property
+    def _actions_of_group(self) -> dict[str, argparse.ArgumentParser]:
+        """The parsers of the actions by name, such as ``landscape`` of ``plot``; empty for a command."""
+        found = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return {name: parser for action in found for name, parser in action.choices.items()}
+
+    def _unknown_options(self) -> list[str]:
+        """Return the long options that this parser does not know, of those before the name of an action."""
+        ends = {"--", *self._actions_of_group}
+        own = takewhile(lambda argument: argument not in ends, self._given)
         asked = (argument.partition("=")[0] for argument in own if argument.startswith("--"))
         known = self._option_string_actions
         return [name for name in asked if not any(option.startswith(name) for option in known)]
 
     def _refuse(self, unknown: list[str]) -> None:
-        if not unknown:
-            return
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0])}")
+
+    def _hint(self, unknown: str) -> str:
+        """Return what is probably wrong with an unknown argument; empty if nothing is known."""
         from robust_interp.core.registry import similar
 
-        long = [option[2:] for option in self._option_string_actions if option.startswith("--")]
-        hint = ""
-        if unknown[0].startswith("--"):
-            near = similar(unknown[0][2:], long)
-            hint = f"; did you mean --{near[0]}?" if near else ""
-        elif not unknown[0].startswith("-") and "models" in long:
-            hint = "; several models are separated by commas, without spaces"
-        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        later = dict.fromkeys(
+            option for one in self._actions_of_group.values() for option in one._option_string_actions
+        )
+        long = [option[2:] for option in (*self._option_string_actions, *later) if option.startswith("--")]
+        if unknown in later:
+            return f"; it belongs after one of {', '.join(self._actions_of_group)}"
+        if unknown.startswith("--"):
+            near = similar(unknown[2:], long)
+            return f"; did you mean --{near[0]}?" if near else ""
+        if stray := self._stray():
+            return _one_value(stray[1])
+        if not unknown.startswith("-") and "models" in long:
+            return f"; did you mean --models {unknown}?"
+        return ""
+
+    def _stray(self) -> tuple[str, str] | None:
+        """Return the first word after the value of an option, and that option; None if there is none."""
+        option, room = "", 0
+        for argument in self._given:
+            if argument == "--":
+                break
+            if argument.startswith("-") and not argument[1:2].isdigit() and argument != "-":
+                option, has_value, _ = argument.partition("=")
+                room = 0 if has_value else self._values_of(option)
+            elif room:
+                room -= 1
+            elif option:
+                return argument, option
+        return None
+
+    def _values_of(self, option: str) -> int:
+        """Return how many words an option takes, which may be abbreviated."""
+        known = self._option_string_actions
+        meant = [option] if option in known else [name for name in known if name.startswith(option)]
+        if not meant:
+            return 0
+        nargs = known[meant[0]].nargs
+        return nargs if isinstance(nargs, int) else 1 if nargs is None else sys.maxsize
+
+
+def _one_value(option: str) -> str:
+    return f"; {option} takes one value: a list has commas, without spaces"
 
 
 def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -15,11 +15,10 @@ from pathlib import Path
 
 from robust_interp import attacks, corruptions, data, zoo
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import unknown, unknown_module
+from robust_interp.core.registry import MODEL_PREFIXES, unknown, unknown_module
 from robust_interp.core.specs import parse_spec, split_specs
 
 _OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)?", re.ASCII)
-PREFIXES = ("timm", "hf", "robustbench")  # a copy of those in `classifiers.prefixes`, which imports torch
 _OF_A_MODULE = re.compile(r"([A-Za-z_]\w+)(?:\.\w+)*:[A-Za-z_]", re.ASCII)
 _OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
 
@@ -75,9 +74,9 @@ def check_models(names: Iterable[str], dataset: str, folder: str | None = None, 
 
 def _check_module(name: str, top: str) -> None:
     """Raise UserError if the top-level module of a factory does not exist; nothing is imported."""
-    if top in PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
+    if top in MODEL_PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
         return
-    raise unknown_module(name, top, PREFIXES)
+    raise unknown_module(name, top)
 
 
 def check_architectures(names: Iterable[str]) -> None:

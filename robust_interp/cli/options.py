@@ -183,8 +183,7 @@ def add_models(parser: argparse.ArgumentParser, what: str, dest: str = "models")
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--models", type=_names, dest=dest, metavar="NAMES", help=f"{what} (required)")
     # SUPPRESS, so that an empty list of names does not overwrite the value of the option.
-    metavar = "NAME (separate several by commas)"
-    either.add_argument(dest, nargs="*", metavar=metavar, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    either.add_argument(dest, nargs="*", metavar="NAME", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _names(text: str) -> tuple[str, ...]:

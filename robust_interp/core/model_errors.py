@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_internals import dead_worker
 
 
 @contextmanager
 def reported_for(model: object) -> Iterator[None]:
-    """Turn what a model raises in the context into a UserError with its name; a lack of memory passes.
+    """Turn what a model raises in the context into a UserError with its name.
+
+    A lack of memory, and a dead worker of the data set, pass.
 
     Args:
         model: The model; its attribute `name` is used if it has one.
@@ -22,7 +25,7 @@ def reported_for(model: object) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or dead_worker(error):
             raise
         name = getattr(model, "name", "the model")
         reason = first_line_of(error) or type(error).__name__

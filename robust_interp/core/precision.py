@@ -24,14 +24,15 @@ def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]
         deterministic: Whether cuDNN must be deterministic; otherwise it searches for the fastest algorithm.
     """
     old_ones, wanted = _old_ones_can_be_read(), {"cuda": "tf32" if tf32 else "ieee", "mkldnn": "ieee"}
-    before = _by_operation() if old_ones else _switched(wanted)
+    by_operation = _by_operation()
+    before = {} if old_ones else _switched(wanted)
     cudnn = torch.backends.cudnn
     flags = cudnn.enabled, cudnn.benchmark, cudnn.deterministic
     if old_ones:
         allow, precision = cudnn.allow_tf32, torch.get_float32_matmul_precision()
         cudnn.allow_tf32 = tf32
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        for backend, part in before:  # an old setting may leave a new one to its parent, which is TF32
+        for backend, part in by_operation:  # an old setting may leave a new one to its parent, which is TF32
             if fp32_precision(backend, part) != wanted[backend]:
                 set_fp32_precision(backend, part, wanted[backend])
     try:
@@ -44,6 +45,9 @@ def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]
             cudnn.allow_tf32 = allow
         for switch, value in before.items():
             set_fp32_precision(*switch, value)
+        for switch, value in by_operation.items():  # torch.compile sets some that followed their parents
+            if fp32_precision(*switch) != value:
+                set_fp32_precision(*switch, value)
 
 
 @contextmanager

@@ -260,7 +260,11 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}; {hint}")
 
 
-def unknown_module(text: str, module: str, prefixes: Iterable[str]) -> UserError:
+# of names of models; a copy of those in `classifiers.prefixes`, which imports torch
+MODEL_PREFIXES = ("timm", "hf", "robustbench")
+
+
+def unknown_module(text: str, module: str, prefixes: Iterable[str] = MODEL_PREFIXES) -> UserError:
     """Make the error for a model ``prefix:name`` or ``module:name`` whose first part is neither.
 
     Args:
@@ -277,14 +281,17 @@ def unknown_module(text: str, module: str, prefixes: Iterable[str]) -> UserError
 
 def module_hint(text: str) -> str:
     """Return how to name the function that ``folder/file.py:function`` means; empty for other names."""
-    match = re.fullmatch(r"(.*)\.py:(.+)", text)
+    match = re.fullmatch(r"(.*)\.py:+(.+)", text)
     if not match:
         return ""
     path = Path(match[1])
     if path.is_absolute() and path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
     known = not path.is_absolute() and ".." not in path.parts
-    named = f"{'.'.join(path.parts if known else path.parts[-1:])}:{match[2]}"
+    module = path.parts if known else path.parts[-1:]
+    if module[0] in MODEL_PREFIXES or not all(re.fullmatch(r"[\w-]+", part) for part in module):
+        return "; a function in a file is named MODULE:FUNCTION, and no module can have this file's name"
+    named = f"{'.'.join(module)}:{match[2]}"
     return f"; a function in a Python file is named {named}{'' if known else ', in the folder of the file'}"
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from robust_interp.core.texts import first_line_of
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -36,9 +38,15 @@ def reports_lack_of_memory(error: BaseException) -> bool:
     return any(words in text for words in _LACK_OF_MEMORY)
 
 
-def reports_dead_worker(error: RuntimeError) -> bool:
-    """Return whether an error of a DataLoader reports that a worker process has ended."""
-    return "DataLoader worker" in str(error)
+def dead_worker(error: BaseException) -> str:
+    """Return the line for an error of a DataLoader whose worker process has ended; empty for any other.
+
+    Where processes are forked, torch raises it in the main thread, whatever that is doing at the moment.
+    """
+    if not isinstance(error, RuntimeError) or "DataLoader worker (pid" not in str(error):
+        return ""
+    reason = first_line_of(error)
+    return f"a process that decodes images has ended ({reason}); use fewer with --decode-workers"
 
 
 def error_in_worker(error: BaseException) -> str | None:

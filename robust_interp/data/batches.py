@@ -19,6 +19,7 @@ from robust_interp.core.registry import cause
 from robust_interp.core.torch_internals import error_in_worker
 from robust_interp.data.dataset import ArrayDataset, as_pixels, checked_labels, from_arrays
 from robust_interp.data.decoding import refuse_deep
+from robust_interp.data.handover import FromWorkers
 
 IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # keys of batches that are dicts
 
@@ -176,11 +177,12 @@ def _ended(announced: str, read: int | str) -> UserError:
 def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     from torch.utils.data import DataLoader
 
-    loader = DataLoader(
-        source, batch_size=AT_ONCE, num_workers=workers, collate_fn=_sendable if workers else list
-    )
-    hint = "; decode_workers=0 reads it in this process" if workers else ""
-    read = 0
+    hint, read = "; decode_workers=0 reads it in this process" if workers else "", 0
+    loader: Iterable
+    if workers:
+        loader = FromWorkers(source, workers, without_storages, batch_size=AT_ONCE)
+    else:
+        loader = DataLoader(source, batch_size=AT_ONCE, collate_fn=list)
     for items in _read(loader, hint):
         read += len(items)
         images, labels = zip(*map(_parts, items), strict=True)
@@ -192,16 +194,13 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
         raise _ended(f"{len(source)} items", f"about {read}")
 
 
-def _sendable(items: Any) -> Any:
-    """Return items with arrays in place of tensors, which workers do not send; see `decoding.as_it_is`."""
+def without_storages(items: Any) -> Any:
+    """Return items whose tensors are no parts of larger ones, which would be written whole for each."""
     if isinstance(items, Mapping):
-        return {name: _sendable(item) for name, item in items.items()}
+        return {name: without_storages(item) for name, item in items.items()}
     if isinstance(items, tuple | list):
-        return [_sendable(item) for item in items]
-    try:
-        return items.detach().numpy() if hasattr(items, "detach") else items
-    except TypeError:  # NumPy has no bfloat16
-        return items
+        return [without_storages(item) for item in items]
+    return items.detach().clone() if hasattr(items, "detach") else items
 
 
 def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:

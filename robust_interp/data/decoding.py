@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy as np
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.threads import available_cpus
-from robust_interp.core.torch_internals import reports_dead_worker
+from robust_interp.core.torch_internals import dead_worker
+from robust_interp.data.handover import FromWorkers
 from robust_interp.data.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -236,9 +237,10 @@ class Stream:
 
     def __init__(self, decoder: Decoder, n: int, workers: int | None = None) -> None:
         self._decoder, self._n, self._asked_workers = decoder, n, workers
-        self._loader: Any = None
+        self._loader: FromWorkers | None = None
         self._turns = _Turns()
         self._ready: Iterator | None = None
+        self._is_begun = False  # whether this loader has returned a chunk
         self._at = -1  # id of the next image in sequence
         self._rest: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -254,11 +256,16 @@ class Stream:
         """
         if not self._workers:
             return self.read_here(ids)
-        start, stop = int(ids[0]), int(ids[0]) + len(ids)
-        if stop <= self._n and np.array_equal(ids, np.arange(start, stop)):
-            return self._in_sequence(start, len(ids))
-        self._turns.asked, self._at = ids, -1
-        return self._taken(self._restarted(), len(ids))[0]
+        try:
+            start, stop = int(ids[0]), int(ids[0]) + len(ids)
+            if stop <= self._n and np.array_equal(ids, np.arange(start, stop)):
+                return self._in_sequence(start, len(ids))
+            self._turns.asked, self._at = ids, -1
+            return self._taken(self._restarted(), len(ids))[0]
+        except BaseException:  # such as a worker that has died: the next read starts new ones
+            self._loader = self._ready = None
+            self._is_begun = False
+            raise
 
     def read_here(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Do the same as `read` without worker processes, which take a moment to start."""
@@ -278,19 +285,10 @@ class Stream:
         return found
 
     def _restarted(self) -> Iterator:
-        from torch.utils.data import DataLoader
-
         if self._loader is None:
             self._turns.size = max(1, CHUNK_BYTES // int(np.prod(self._decoder.shape)))
             self._turns.size = min(self._turns.size, 64)
-            self._loader = DataLoader(
-                self._decoder,  # type: ignore[arg-type]
-                sampler=self._turns,
-                batch_size=None,
-                num_workers=self._workers,
-                persistent_workers=True,
-                collate_fn=as_it_is,
-            )
+            self._loader = _from_workers(self._decoder, self._workers, self._turns, persistent_workers=True)
         return _started(self._loader)
 
     def _taken(
@@ -306,7 +304,8 @@ class Stream:
                 at, rest = at + some, (rest[0][some:], rest[1][some:]) if some < len(rest[1]) else None
             if at == count:
                 return (images, hashes), rest
-            rest = _checked(_next(ready))
+            rest = _checked(_next(ready, self._is_begun))
+            self._is_begun = True
 
 
 def _checked(found: tuple[np.ndarray, np.ndarray, str]) -> tuple[np.ndarray, np.ndarray]:
@@ -316,37 +315,43 @@ def _checked(found: tuple[np.ndarray, np.ndarray, str]) -> tuple[np.ndarray, np.
     return images, hashes
 
 
-def _started(loader: Any) -> Iterator:
-    """Return an iterator over what the workers of a DataLoader return; they start here."""
+def _from_workers(source: Any, workers: int, turns: Iterable, **options: Any) -> FromWorkers:
+    """Return what `source` returns for each of `turns`, made by workers."""
+    try:
+        return FromWorkers(source, workers, sampler=turns, batch_size=None, **options)
+    except OSError as error:
+        raise _cannot_start(error) from error
+
+
+def _started(loader: FromWorkers) -> Iterator:
+    """Return an iterator over what the workers return; they start here."""
     try:
         return iter(loader)
     except OSError as error:
-        raise UserError(
-            f"cannot start processes that decode images: {error}; use --decode-workers 0"
-        ) from error
+        raise _cannot_start(error) from error
+    except RuntimeError as error:
+        raise _ended(error, is_begun=True) from error
 
 
-def _next(ready: Iterator) -> Any:
+def _cannot_start(error: OSError) -> UserError:
+    return UserError(f"cannot start processes that decode images: {error}; use --decode-workers 0")
+
+
+def _next(ready: Iterator, is_begun: bool) -> Any:
+    """Return the next that the workers have made; `is_begun` says whether it is not the first."""
     try:
         return next(ready)
     except RuntimeError as error:
-        if not reports_dead_worker(error):
-            raise
-        hint = "use fewer with --decode-workers"
-        if multiprocessing.get_start_method() != "fork":  # the process first runs the user's script again
-            hint += ', and call evaluate below if __name__ == "__main__", or with decode_workers=0'
-        raise UserError(
-            f"a process that decodes images has ended ({first_line_of(error)}); {hint}"
-        ) from error
+        raise _ended(error, is_begun) from error
 
 
-def as_it_is(found: Any) -> Any:
-    """Return arrays, which workers send through a pipe.
-
-    Tensors would go through shared memory. Where that is full, as in a container with 64 MB of it, PyTorch
-    drops them, and the reader waits for ever.
-    """
-    return found
+def _ended(error: RuntimeError, is_begun: bool) -> Exception:
+    """Return the error for a worker that has ended; another error is returned as it is."""
+    if not (told := dead_worker(error)):
+        return error
+    if not is_begun and multiprocessing.get_start_method() != "fork":  # it first runs the user's script again
+        told += ', and call evaluate below if __name__ == "__main__", or with decode_workers=0'
+    return UserError(told)
 
 
 class _Check:
@@ -378,22 +383,13 @@ def unreadable(encoded: Encoded, workers: int | None = None) -> dict[int, str]:
     Returns:
         The reasons by position in `encoded`.
     """
-    from torch.utils.data import DataLoader
-
     count = len(encoded.names)
     places = [list(range(at, min(at + 64, count))) for at in range(0, count, 64)]
     check = _Check(encoded)
     if not (processes := worker_count(workers, count)):
         return dict(pair for some in places for pair in check[some])
-    loader: DataLoader = DataLoader(
-        check,  # type: ignore[arg-type]
-        sampler=places,
-        batch_size=None,
-        num_workers=processes,
-        collate_fn=as_it_is,
-    )
-    ready = _started(loader)
-    return dict(pair for _ in places for pair in _next(ready))
+    ready = _started(_from_workers(check, processes, places))
+    return dict(pair for at, _ in enumerate(places) for pair in _next(ready, is_begun=at > 0))
 
 
 def worker_count(asked: int | None, images: int) -> int:

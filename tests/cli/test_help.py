@@ -16,7 +16,7 @@ from robust_interp.cli import completion, names
 from robust_interp.cli.main import parser
 from robust_interp.core.architectures import OURS
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import BUILT_IN
+from robust_interp.core.registry import BUILT_IN, MODEL_PREFIXES
 
 
 def walked(at):
@@ -234,7 +234,7 @@ def page_of(kind):
 def test_the_prefixes_are_those_that_are_resolved():
     from robust_interp.classifiers.prefixes import PREFIXES
 
-    assert tuple(PREFIXES) == names.PREFIXES
+    assert tuple(PREFIXES) == MODEL_PREFIXES
     assert not lacking(PREFIXES, help_of("models"))
 
 
@@ -366,6 +366,7 @@ def completed(line, tmp_path):
         ("robust-interp lead", ["leaderboard"]),
         ("robust-interp bench --dat", ["--dataset", "--data-dir"]),
         ("robust-interp bench --attacks fgsm,if", ["fgsm,ifgsm"]),
+        ("robust-interp bench --epz 1 --dat", ["--dataset", "--data-dir"]),  # whatever is mistyped before
         ("robust-interp bench --models lambda_in", ["lambda_in_resnet110", "lambda_in_resnet20"]),
         ("robust-interp bench --corruptions gaussian_n", ["gaussian_noise"]),
         ("robust-interp bench --dataset dig", ["digits"]),

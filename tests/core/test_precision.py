@@ -55,6 +55,24 @@ for preparation in sys.argv[1:]:
 """
 
 
+COMPILED = """
+import torch
+from robust_interp.core.precision import float32
+torch.backends.fp32_precision = "tf32"
+with float32():
+    torch.compile(lambda x: x @ x, backend="eager")(torch.ones(3, 3))
+print(torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
+def test_what_was_set_before_is_set_after_a_compilation():
+    """It saves and restores settings, by which one that followed its parent becomes its own."""
+    found = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert found.stdout == "tf32 tf32\n", found.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
 def test_every_operation_is_in_float32_whatever_was_set_before():

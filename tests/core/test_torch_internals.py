@@ -108,8 +108,11 @@ def test_a_dead_worker_is_told_from_another_failure():
     loader = torch.utils.data.DataLoader(Dies(), num_workers=1, multiprocessing_context="fork")
     with pytest.raises(RuntimeError) as error:
         next(iter(loader))
-    assert torch_internals.reports_dead_worker(error.value), f"torch words it {error.value}"
-    assert not torch_internals.reports_dead_worker(RuntimeError("CUDA error"))
+    assert torch_internals.dead_worker(error.value), f"torch words it {error.value}"
+    assert torch_internals.dead_worker(RuntimeError("CUDA error")) == ""
+    assert (
+        torch_internals.dead_worker(RuntimeError("Caught RuntimeError in DataLoader worker process 0")) == ""
+    )
 
 
 @pytest.mark.slow

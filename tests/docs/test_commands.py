@@ -127,6 +127,7 @@ def workplace(tmp_path_factory):
     }
     path = list(sys.path)
     (place / "leaderboards").symlink_to(ROOT / "leaderboards")
+    (place / "my_zoo").symlink_to(ROOT / "model_zoo")
     (place / "figures").mkdir()
     (place / "figures" / "mine.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>'

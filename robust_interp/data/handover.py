@@ -1,0 +1,111 @@
+"""Take over what the worker processes of torch's DataLoader make, in files.
+
+A worker sends the name of a file alone. A large message would not fit into the pipe at once: if the worker is
+killed in the middle of it, who reads it waits for ever, and if the reader is killed, so does the worker. And
+where shared memory is full, as in a container with 64 MB of it, torch drops a tensor, and the reader waits.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from robust_interp.core.errors import UserError
+
+PREFETCHED = 2  # batches of a worker that are made and not taken yet
+
+SLOTS = PREFETCHED + 2  # files of a worker: also for the batch that is read, and one to spare
+
+
+class FromWorkers:
+    """What a data set returns, in order, made by worker processes.
+
+    Attributes:
+        folder: The temporary folder of the files. It is removed with this object.
+
+    Args:
+        source: A map-style data set.
+        workers: Number of worker processes, at least 1.
+        convert: Called in a worker with what is sent, before it is written.
+        options: Further arguments of torch's DataLoader.
+
+    Raises:
+        OSError: if the system allows no temporary folder.
+    """
+
+    def __init__(
+        self, source: Any, workers: int, convert: Callable[[Any], Any] | None = None, **options: Any
+    ) -> None:
+        from torch.utils.data import DataLoader
+
+        self.folder = Path(tempfile.mkdtemp(prefix="robust-interp-"))
+        weakref.finalize(self, _remove, self.folder, os.getpid())
+        self._loader: DataLoader = DataLoader(
+            source,
+            num_workers=workers,
+            prefetch_factor=PREFETCHED,
+            collate_fn=Sender(self.folder, convert),
+            **options,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start the workers, or start them again, and return an iterator over what they make.
+
+        Raises:
+            OSError: if they cannot be started.
+        """
+        return map(self._taken, iter(self._loader))
+
+    def _taken(self, message: tuple[str, str]) -> Any:
+        name, trouble = message
+        if trouble:
+            raise UserError(trouble)
+        try:
+            content = (self.folder / name).read_bytes()
+        except OSError as error:
+            raise UserError(_lacks(self.folder, error)) from error
+        return pickle.loads(content)  # no other user can write to this folder
+
+
+class Sender:
+    """Writes what a worker has made to the next of its files, and returns the name and an error message.
+
+    One of the two is ''. A worker begins with a batch only after what it made PREFETCHED batches before has
+    been taken, so a file is never written while it is read.
+    """
+
+    def __init__(self, folder: Path, convert: Callable[[Any], Any] | None) -> None:
+        self._folder, self._convert, self._made = folder, convert, 0
+
+    def __call__(self, found: Any) -> tuple[str, str]:
+        from torch.utils.data import get_worker_info
+
+        if self._convert:
+            found = self._convert(found)
+        worker = get_worker_info()
+        name = f"{worker.id if worker else 0}-{self._made % SLOTS}"
+        self._made += 1
+        try:
+            with (self._folder / name).open("wb") as file:
+                pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
+        except OSError as error:
+            return "", _lacks(self._folder, error)
+        return name, ""
+
+
+def _lacks(folder: Path, error: OSError) -> str:
+    return (
+        f"cannot use the temporary folder {folder}: {error.strerror}; choose another with TMPDIR, or "
+        "--decode-workers 0"
+    )
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked worker has the folder of its parent
+        shutil.rmtree(folder, ignore_errors=True)
