@@ -96,7 +96,7 @@ def test_the_leads_of_the_bursts(factor):
 @pytest.mark.parametrize(
     ("named", "entry"),
     [
-        ("lead of In-ResNet, two seeds", "in_resnet110@quick_bf16"),
+        ("lead of In-ResNet, three seeds", "in_resnet110@quick_bf16"),
         ("lead of In-ResNet, float32", "in_resnet110@quick"),
         ("lead of In-ResNet, warm-up", "in_resnet110@quick_warmup_epochs_1_bf16"),
         ("lead of λ-In-ResNet", "lambda_in_resnet110"),
@@ -110,7 +110,7 @@ def test_the_leads_at_depth_110(named, entry):
         assert text == " / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_lead_of_each_seed(seed):
     runs, _ = runs_in([STORES / "depth110"])
     scored = {
@@ -140,7 +140,7 @@ def test_the_lead_of_each_seed(seed):
         ("PGD 2/255", "pgd_2"),
     ],
 )
-def test_the_difference_over_two_seeds(named, column):
+def test_the_difference_over_seeds(named, column):
     lead = compared("in_resnet110@quick_bf16", "preact_resnet110").loc[column]
     means = [
         over_seeds(board().loc[model, "quick_bf16"], column) for model in ("in_resnet110", "preact_resnet110")
@@ -149,18 +149,19 @@ def test_the_difference_over_two_seeds(named, column):
     (told,) = [row for row in rows_of(NETWORKS) if row[0] == named and "±" in row[1]]
     p = f"{lead['p_seeds']:.1g}; {lead['p_holm']:.1g}"
     assert told[1:] == [*means, f"{difference} ({low} to {high})", p]
-    is_significant = named in ("Gaussian noise", "shot noise", "FGSM 1/255")
-    assert (lead["verdict"] == "significant") == is_significant
+    assert lead["verdict"] == "significant"
 
 
 TUNED = {  # rows of the table on 500 images: train seed, model and recipe
     "In-ResNet, seed 0": (0, "in_resnet110", "quick_bf16"),
     "In-ResNet, seed 1": (1, "in_resnet110", "quick_bf16"),
+    "In-ResNet, seed 2": (2, "in_resnet110", "quick_bf16"),
     "In-ResNet, float32": (0, "in_resnet110", "quick"),
     "λ-In-ResNet": (0, "lambda_in_resnet110", "quick_bf16"),
     "In-ResNet, warm-up": (0, "in_resnet110", "quick_warmup_epochs_1_bf16"),
     "ResNet, seed 0": (0, "preact_resnet110", "quick_bf16"),
     "ResNet, seed 1": (1, "preact_resnet110", "quick_bf16"),
+    "ResNet, seed 2": (2, "preact_resnet110", "quick_bf16"),
 }
 
 
