@@ -218,12 +218,12 @@ def evaluate(
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         stack.enter_context(benchmark.in_workers(_workers(workers), store, folder=folder))
-        work = benchmark.work(store)
+        measures = bool(folder and benchmark.work(store))
         report = benchmark.run(store)
         if folder:
             write(folder, report.results, report.leaderboard)
             command = ["robust_interp.evaluate"]
-            environment.write(folder, command, benchmark.machine(store), measured=bool(work))
+            environment.write(folder, command, benchmark.machine(store), measured=measures)
     for line in report.warnings:
         warnings.warn(line, stacklevel=3)
     return report.results

@@ -240,7 +240,6 @@ class Stream:
         self._loader: FromWorkers | None = None
         self._turns = _Turns()
         self._ready: Iterator | None = None
-        self._is_begun = False  # whether this loader has returned a chunk
         self._at = -1  # id of the next image in sequence
         self._rest: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -264,7 +263,6 @@ class Stream:
             return self._taken(self._restarted(), len(ids))[0]
         except BaseException:  # such as a worker that has died: the next read starts new ones
             self._loader = self._ready = None
-            self._is_begun = False
             raise
 
     def read_here(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -289,7 +287,7 @@ class Stream:
             self._turns.size = max(1, CHUNK_BYTES // int(np.prod(self._decoder.shape)))
             self._turns.size = min(self._turns.size, 64)
             self._loader = _from_workers(self._decoder, self._workers, self._turns, persistent_workers=True)
-        return _started(self._loader)
+        return _made(self._loader)
 
     def _taken(
         self, ready: Iterator, count: int, rest: tuple[np.ndarray, np.ndarray] | None = None
@@ -304,8 +302,7 @@ class Stream:
                 at, rest = at + some, (rest[0][some:], rest[1][some:]) if some < len(rest[1]) else None
             if at == count:
                 return (images, hashes), rest
-            rest = _checked(_next(ready, self._is_begun))
-            self._is_begun = True
+            rest = _checked(next(ready))
 
 
 def _checked(found: tuple[np.ndarray, np.ndarray, str]) -> tuple[np.ndarray, np.ndarray]:
@@ -320,38 +317,30 @@ def _from_workers(source: Any, workers: int, turns: Iterable, **options: Any) ->
     try:
         return FromWorkers(source, workers, sampler=turns, batch_size=None, **options)
     except OSError as error:
-        raise _cannot_start(error) from error
+        raise _cannot_use(error) from error
 
 
-def _started(loader: FromWorkers) -> Iterator:
-    """Return an iterator over what the workers return; they start here."""
+def _made(loader: FromWorkers) -> Iterator:
+    """Yield what the workers make; they start with the first.
+
+    Raises:
+        UserError: if they cannot be started, or one of them has ended.
+    """
     try:
-        return iter(loader)
+        yield from loader
     except OSError as error:
-        raise _cannot_start(error) from error
+        raise _cannot_use(error) from error
     except RuntimeError as error:
-        raise _ended(error, is_begun=True) from error
+        if not (told := dead_worker(error)):
+            raise
+        if not loader.has_sent and multiprocessing.get_start_method() != "fork":
+            # A worker that is not forked first runs the user's script again.
+            told += ', and call evaluate below if __name__ == "__main__", or with decode_workers=0'
+        raise UserError(told) from error
 
 
-def _cannot_start(error: OSError) -> UserError:
-    return UserError(f"cannot start processes that decode images: {error}; use --decode-workers 0")
-
-
-def _next(ready: Iterator, is_begun: bool) -> Any:
-    """Return the next that the workers have made; `is_begun` says whether it is not the first."""
-    try:
-        return next(ready)
-    except RuntimeError as error:
-        raise _ended(error, is_begun) from error
-
-
-def _ended(error: RuntimeError, is_begun: bool) -> Exception:
-    """Return the error for a worker that has ended; another error is returned as it is."""
-    if not (told := dead_worker(error)):
-        return error
-    if not is_begun and multiprocessing.get_start_method() != "fork":  # it first runs the user's script again
-        told += ', and call evaluate below if __name__ == "__main__", or with decode_workers=0'
-    return UserError(told)
+def _cannot_use(error: OSError) -> UserError:
+    return UserError(f"cannot use processes that decode images: {error}; try --decode-workers 0")
 
 
 class _Check:
@@ -388,8 +377,7 @@ def unreadable(encoded: Encoded, workers: int | None = None) -> dict[int, str]:
     check = _Check(encoded)
     if not (processes := worker_count(workers, count)):
         return dict(pair for some in places for pair in check[some])
-    ready = _started(_from_workers(check, processes, places))
-    return dict(pair for at, _ in enumerate(places) for pair in _next(ready, is_begun=at > 0))
+    return dict(pair for some in _made(_from_workers(check, processes, places)) for pair in some)
 
 
 def worker_count(asked: int | None, images: int) -> int:

@@ -28,6 +28,7 @@ class FromWorkers:
 
     Attributes:
         folder: The temporary folder of the files. It is removed with this object.
+        has_sent: Whether a worker has sent anything yet.
 
     Args:
         source: A map-style data set.
@@ -46,6 +47,7 @@ class FromWorkers:
 
         self.folder = Path(tempfile.mkdtemp(prefix="robust-interp-"))
         weakref.finalize(self, _remove, self.folder, os.getpid())
+        self.has_sent = False
         self._loader: DataLoader = DataLoader(
             source,
             num_workers=workers,
@@ -63,6 +65,7 @@ class FromWorkers:
         return map(self._taken, iter(self._loader))
 
     def _taken(self, message: tuple[str, str]) -> Any:
+        self.has_sent = True
         name, trouble = message
         if trouble:
             raise UserError(trouble)
