@@ -273,6 +273,8 @@ def _run_tasks(scheduler: Scheduler, executor: Executor, store_outcome: StoreOut
             executor.submit(task)
         while scheduler.elsewhere:
             watch.elsewhere(*scheduler.elsewhere.pop())
+        while scheduler.skipped:
+            watch.skipped(*scheduler.skipped.pop())
         if executor.is_busy:
             done = executor.next_result()
             if executor.alive:
@@ -292,4 +294,4 @@ def _finish(
         return
     store_outcome(task, outcome)
     scheduler.finish(task)
-    watch(task.cell, task.stop - task.start)
+    watch(task.cell, task.attacked)

@@ -43,6 +43,11 @@ class Task:
     unbroken: np.ndarray | None = None
     source: str = ""
 
+    @property
+    def attacked(self) -> int:
+        """Number of its images that are measured; the others are broken already."""
+        return self.stop - self.start if self.unbroken is None else int(self.unbroken.sum())
+
 
 @dataclass(eq=False)
 class Job:
@@ -57,8 +62,8 @@ class Job:
         prerequisites: Cells that must be finished first; images that they broke are not attacked again.
         is_ready: Whether these cells are finished and `unbroken` is set.
         unbroken: Mask of the images that they did not break, (n,) bool; None means all.
-        elsewhere: Number of images that were not stored at the start and that this process has not measured.
-            For a finished job, these are the images that other processes measured.
+        elsewhere: Number of images that were to be measured at the start and that this process has not
+            measured. For a finished job, these are the images that other processes measured.
     """
 
     plan: Plan
@@ -91,6 +96,7 @@ class Scheduler:
     Attributes:
         failures: For each failed task, the reason.
         elsewhere: Finished cells, each with the number of its images that other processes measured.
+        skipped: Cells whose prerequisites are finished, each with the number of its images that these broke.
     """
 
     def __init__(self, jobs: Sequence[Job], store: Store, labels: np.ndarray, task_end: TaskEnd) -> None:
@@ -102,8 +108,10 @@ class Scheduler:
         self._pause, self._looked = PAUSE, time.monotonic()
         self.failures: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
+        self.skipped: list[tuple[Cell, int]] = []
         for job in self._jobs:
             job.elsewhere = job.n - store.covered_by(job.cell)
+        self._set_aside()
 
     @property
     def is_done(self) -> bool:
@@ -133,7 +141,7 @@ class Scheduler:
         """Mark a task as finished. Its outcome must be stored already."""
         number = self._at_hand.pop(task)
         job = self._jobs[number]
-        job.elsewhere -= task.stop - task.start
+        job.elsewhere -= task.attacked
         if number in self._later and self._is_finished(job):
             self._reopen({number})
 
@@ -159,16 +167,20 @@ class Scheduler:
         """Check what other processes have finished or abandoned."""
         began = time.monotonic()
         self._reopen(set(self._later))
+        self._set_aside()
+        self._looked = time.monotonic()
+        self._pause = max(
+            PAUSE, 10 * (self._looked - began)
+        )  # checking a long list must not take most of the time
+
+    def _set_aside(self) -> None:
+        """Prepare the open jobs; those whose prerequisites are not finished have no task now."""
         for number in list(self._open):
             job = self._jobs[number]
             if not job.is_ready and not self._prepare(number, job):
                 self._open.remove(number)
                 self._later.add(number)
         heapq.heapify(self._open)
-        self._looked = time.monotonic()
-        self._pause = max(
-            PAUSE, 10 * (self._looked - began)
-        )  # checking a long list must not take most of the time
 
     def _reopen(self, numbers: set[int]) -> None:
         for number in numbers & self._later:
@@ -201,6 +213,10 @@ class Scheduler:
                 return False
             before.append(outcome)
         unbroken = unbroken_mask(before, self._labels)
-        job.unbroken = None if unbroken is None else unbroken[: job.n]
         job.is_ready = True
+        if unbroken is not None:
+            job.unbroken = unbroken[: job.n]
+            skipped = int((~job.unbroken[job.n - job.elsewhere :]).sum())
+            job.elsewhere -= skipped
+            self.skipped.append((job.cell, skipped))
         return True

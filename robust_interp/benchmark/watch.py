@@ -20,6 +20,9 @@ class Watch:
     def elsewhere(self, cell: Cell, images: int) -> None:
         """Called with a cell and the number of its images that another process on the same store finished."""
 
+    def skipped(self, cell: Cell, images: int) -> None:
+        """Called with a cell and the number of its images that need no measurement: others broke them."""
+
     def alive(self, alive: int, workers: int) -> None:
         """Called with the number of workers that are ready, and the number requested."""
 

@@ -194,6 +194,10 @@ class Reporter(Watch):
         self.others.add(cell.key)
         self._show(cell, ends=True)
 
+    def skipped(self, cell: Cell, images: int) -> None:
+        """Drop images of a cell that need no measurement."""
+        self._bar.time.drop(work_kind(cell), images * work_per_image(cell, self._cost))
+
     def _show(self, cell: Cell, ends: bool) -> None:
         elapsed = self._clock() - self._started
         rate = [f"{self._images / elapsed:.0f} images/s"] if self._images and elapsed else []

@@ -18,6 +18,7 @@ from robust_interp.benchmark import cost as timing
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.watch import Watch
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.results.columns import RESULT_COLUMNS
@@ -234,7 +235,32 @@ def test_an_estimate_is_a_bound_until_it_is_known_what_is_left_out(in_passes):
                 assert planned(protocol="worst").estimate(store) == (8 * (4 + 61), True)
             benchmark = planned(protocol="worst", **options)
             assert benchmark.estimate(store) == (passes, is_bound)
-            benchmark.run(store)
+            seen = Counting()
+            benchmark.run(store, seen)
+            assert sum(cost(cell) * images for cell, images in seen.finished) == passes
+
+
+@pytest.mark.slow
+def test_images_that_need_no_attack_are_told_before_the_attack_begins():
+    """Of 10 images, 2 are wrong when clean, and FGSM breaks 5 more. At first both are stored."""
+
+    class InOrder(Watch):
+        def skipped(self, cell, images):
+            told.append((cell.perturbation.name, -images))
+
+        def __call__(self, cell, images):
+            told.append((cell.perturbation.name, images))
+
+    for before, expected in (
+        ("fgsm", [("ifgsm", -7), ("ifgsm", 3)]),
+        ("", [("clean", 10), ("fgsm", -2), ("fgsm", 8), ("ifgsm", -7), ("ifgsm", 3)]),
+    ):
+        told = []
+        with Store(None) as store:
+            if before:
+                planned(protocol="worst", attacks=before).run(store)
+            planned(protocol="worst").run(store, InOrder())
+        assert told == expected
 
 
 @pytest.mark.parametrize(
@@ -284,7 +310,9 @@ def test_a_cell_that_both_parts_of_a_run_have_is_counted_once(in_passes):
         work = sum(cost(cell) * samples for cell, samples in benchmark.work(store))
         assert work == benchmark.estimate(store).seconds == 10 * (1 + 61 + 121)
         benchmark.run(store, done)
-    assert sum(cost(cell) * samples for cell, samples in done.finished) == work
+    assert sum(cost(cell) * samples for cell, samples in done.finished + done.skips) == work
+    of_pgd = [samples for cell, samples in done.finished if cell.perturbation.name == "pgd"]
+    assert of_pgd == [8]  # the images that are right when clean
 
 
 @pytest.mark.slow

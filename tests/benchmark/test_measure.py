@@ -133,7 +133,7 @@ def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypa
         [job for one_of in targets for job in make_jobs(one.plan, cells[one_of.key], one_of, runner)]
         for _ in "ab"
     ]
-    done = [0, 0]
+    done, images = [0, 0], [0, 0]
     with Store(tmp_path) as a, Store(tmp_path) as b, Store(None) as serial:
         stores = (a, b)
         a.put_labels(one.dataset.fingerprint, one.dataset.labels)
@@ -149,16 +149,16 @@ def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypa
                         stores[which].append(task.cell.key, task.start, worker.measure(task))
                         both[which].finish(task)
                         done[which] += 1
+                        images[which] += task.attacked
         run(one.plan, targets, runner, serial)
         assert stored(one, a) == stored(one, serial)
         once = measured(one, Store(None), seed=0, size=1)
     assert sum(done) == len(once.done)  # nothing twice
     assert abs(done[0] - done[1]) <= 0.2 * sum(done)
-    others = (
-        sum(samples for _, samples in both[0].elsewhere),
-        sum(samples for _, samples in both[1].elsewhere),
-    )
-    assert sum(others) == N * len(one.plan.cells)
+    others = [sum(samples for _, samples in scheduler.elsewhere) for scheduler in both]
+    assert others == images[::-1]
+    for scheduler in both:
+        assert sum(images) + sum(samples for _, samples in scheduler.skipped) == N * len(one.plan.cells)
 
 
 def test_a_cell_that_is_finished_has_no_task():

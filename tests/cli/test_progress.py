@@ -336,6 +336,21 @@ def test_a_benchmark_counts_its_own_cells_and_those_of_another_process(screen):
     assert measured(set(), set(), "9 s") == "nothing new to measure"
 
 
+def test_images_that_need_no_measurement_are_no_work_left(screen, clock):
+    with progress_bar(plain(screen), quiet=True, clock=clock) as bar:
+        bar.time.expect(total_work([(cell(SMALL, PGD), 10), (cell(SMALL), 10)], cost))
+        watch = Reporter(bar, cost, clock)
+        for _ in range(2):  # the speed of the first work is not used
+            clock.wait(4)
+            watch(cell(SMALL, PGD), 1)
+        before = bar.time.seconds
+        watch.skipped(cell(SMALL, PGD), 6)
+        assert before - bar.time.seconds == pytest.approx(6 * 4)
+        for of, images in ((cell(SMALL, PGD), 2), (cell(SMALL), 10)):
+            watch(of, images)
+        assert bar.time.share == 1
+
+
 def test_a_training_that_begins_again_is_where_its_state_is(screen, clock, capsys):
     first, second = seeds(0, 1)
     with progress_bar(plain(screen), quiet=False, clock=clock) as bar:
