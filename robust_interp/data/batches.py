@@ -16,8 +16,9 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import cause
+from robust_interp.core.texts import first_line_of
 from robust_interp.core.torch_internals import error_in_worker
-from robust_interp.data.dataset import ArrayDataset, as_pixels, checked_labels, from_arrays
+from robust_interp.data.dataset import ArrayDataset, as_array, as_pixels, checked_labels, from_arrays
 from robust_interp.data.decoding import refuse_deep
 from robust_interp.data.handover import FromWorkers
 
@@ -223,23 +224,27 @@ def _parts(batch: Any) -> tuple[Any, Any]:
 
 
 def _array(image: Any) -> np.ndarray:
-    """Convert an image to an array: a Pillow image to uint8 (C, H, W), anything else without a change.
+    """Convert an image to an array: a Pillow image to uint8 (C, H, W), anything else as `as_array` does.
 
     Raises:
-        UserError: if the pixels of a Pillow image have more than 8 bits.
+        UserError: if that is impossible, or the pixels of a Pillow image have more than 8 bits.
     """
     if hasattr(image, "getbands"):
-        try:
-            refuse_deep(image)
-        except ValueError as error:
-            raise UserError(
-                f"the data set has an image that cannot be used: {error}; scale it to 8 bits per channel, or "
-                "pass floats in [0, 1]"
-            ) from error
+        return _pixels_of(image)
+    return as_array("an image", image)
+
+
+def _pixels_of(image: Any) -> np.ndarray:
+    hint = "; scale it to 8 bits per channel, or pass floats in [0, 1]"
+    try:
+        refuse_deep(image)
+        hint = ""
         grey = image.mode in ("1", "L", "LA")
         array = np.asarray(image.convert("L" if grey else "RGB"))
-        return array[None] if grey else array.transpose(2, 0, 1)
-    return image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+    except Exception as error:  # Pillow's plug-ins raise anything
+        reason = first_line_of(error)
+        raise UserError(f"the data set has an image that cannot be used: {reason}{hint}") from error
+    return array[None] if grey else array.transpose(2, 0, 1)
 
 
 class _Spool:

@@ -417,7 +417,7 @@ def checked_labels(labels: ArrayLike, n: int, classes: int | None) -> tuple[np.n
     Raises:
         UserError: if the labels are anything else, such as one-hot vectors.
     """
-    labels = _as_array("labels", labels)
+    labels = as_array("labels", labels)
     if labels.shape != (n,) or not np.issubdtype(labels.dtype, np.integer):
         hint = ": they look one-hot: pass labels.argmax(1)" if _is_one_hot(labels) else ""
         raise UserError(f"labels must be {n} class indices, not {labels.dtype} {labels.shape}{hint}")
@@ -464,16 +464,16 @@ def _in_parts(images: Any) -> Any:
     """Return images as an array, or as `_Rows` if they are a tensor that would have to be copied.
 
     Raises:
-        UserError: see `_as_array`.
+        UserError: see `as_array`.
     """
     if not (place := str(getattr(images, "device", ""))) or not hasattr(images, "detach"):
-        return _as_array("images", images)
+        return as_array("images", images)
     with _made_of("images"):
         shared = place == "cpu" and str(images.dtype) != "torch.bfloat16"
         return _numbers(images.detach()) if shared or not images.ndim else _Rows(images)
 
 
-def _as_array(what: str, values: Any) -> np.ndarray:
+def as_array(what: str, values: Any) -> np.ndarray:
     """Convert an array, a list or a tensor on any device to a NumPy array.
 
     Raises:

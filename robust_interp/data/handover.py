@@ -92,11 +92,11 @@ class Sender:
         if self._convert:
             found = self._convert(found)
         worker = get_worker_info()
+        content = pickle.dumps(found, pickle.HIGHEST_PROTOCOL)  # may raise anything, such as of a lazy image
         name = f"{worker.id if worker else 0}-{self._made % SLOTS}"
         self._made += 1
         try:
-            with (self._folder / name).open("wb") as file:
-                pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
+            (self._folder / name).write_bytes(content)
         except OSError as error:
             return "", _lacks(self._folder, error)
         return name, ""

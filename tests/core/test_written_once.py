@@ -24,7 +24,7 @@ WHOLE = {"new_file", "new_folder", "scratch_folder"}  # within which anything ma
 MODE = re.compile(r"(?=.*[wax+])[rwaxbt+]{1,3}")  # of a file that is opened to write
 LEFT = {
     ("core/worker_pool.py", "open"),  # a log, to which lines are added
-    ("data/handover.py", "open"),  # into a temporary folder of its own
+    ("data/handover.py", "write_bytes"),  # into a temporary folder of its own
     (
         "store/check.py",
         "copyfile",

@@ -1,5 +1,6 @@
 """Images that come in batches: DataLoaders, torch Datasets and plain iterables, read once."""
 
+import io
 import multiprocessing
 import os
 import zipfile
@@ -63,6 +64,33 @@ def test_what_comes_in_batches_is_as_the_arrays_are(source):
     assert np.array_equal(found.rows(0, 10), IMAGES)  # bytes again, bit for bit
     assert found.fingerprint == ARRAYS.fingerprint
     assert (found.classes, found.notes) == (3, ())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("change", [torch.Tensor.bfloat16, torch.Tensor.half, torch.Tensor.requires_grad_])
+def test_items_of_any_type_are_as_arrays_of_it(change, workers):
+    images = change(PIXELS.clone())
+    items = [(image, int(label)) for image, label in zip(images, LABELS, strict=True)]
+    found = data.from_batches(Listed(items), workers=workers)
+    assert np.array_equal(found.pixels(0, 10), images.detach().float().numpy())
+
+
+def test_an_item_that_is_no_array_of_numbers_is_refused_in_one_line():
+    sparse = Listed([(image.to_sparse(), 0) for image in PIXELS])
+    with pytest.raises(UserError, match=r"^an image cannot be made one array of numbers: [^\n]*$"):
+        data.from_batches(sparse)
+
+
+class Listed(torch.utils.data.Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, at):
+        return self.items[at]
 
 
 class Readers(torch.utils.data.Dataset):
@@ -290,6 +318,25 @@ def test_pillow_images_of_more_than_eight_bits_are_refused(mode):
     with pytest.raises(UserError, match=rf"more than 8 bits \(mode {mode}\); scale it") as refusal:
         data.from_batches(Deep(), workers=0)
     assert "\n" not in str(refusal.value)
+
+
+class CutOff(Items):
+    """Pillow reads no more than the header of a file before its pixels are needed, as late as it is sent."""
+
+    def __getitem__(self, at):
+        from support.own_images import picture
+
+        file = io.BytesIO()
+        picture(IMAGES[at]).resize((64, 64)).save(file, "PNG")
+        cut = file.getvalue()[: -100 if at == 3 else None]
+        return Image.open(io.BytesIO(cut)), int(LABELS[at])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_pillow_image_that_is_cut_off_is_one_line_that_blames_it(workers):
+    with pytest.raises(UserError, match=r"^[^\n/]*image file is truncated[^\n/]*$"):
+        data.from_batches(CutOff(), workers=workers)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
