@@ -197,6 +197,8 @@ class _Parser(argparse.ArgumentParser):
         """Report bad usage in one line; argparse would print the whole usage first."""
         if message.endswith("not allowed with argument --models") and (stray := self._stray()):
             message = f"unrecognized arguments: {stray[0]}{_one_value(stray[1])}"
+        if message == "one of the arguments --models is required":  # the other is its old spelling
+            message = "the following arguments are required: --models"
         self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

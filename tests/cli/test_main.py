@@ -507,6 +507,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing_to_believe(small, tmp_path, op
         (("bench", "--seeds=1", "--attacks", "pgd", "fgsm"), "arguments: fgsm; --attacks takes one value: a"),
         (("train", "--models", "a", "--epochs", "-2", "3"), "arguments: 3; --epochs takes one value"),
         (("bench", "in_resnet20", "--n", "5"), "arguments: in_resnet20; did you mean --models in_resnet20?"),
+        (("audit", "--eps", "8"), "audit: the following arguments are required: --models; see"),
+        (("train",), "train: the following arguments are required: --models; see"),
         (("audit", "a", "--models", "b"), "argument --models: not allowed with argument NAME"),
         (("plot", "--modles", "a", "landscape"), "plot: unrecognized arguments: --modles; did you mean --mo"),
         (
