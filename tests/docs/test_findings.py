@@ -181,6 +181,29 @@ def test_what_a_tuned_attack_leaves_of_500_images():
         assert table[name] == [percent(one), wilson(two, 500)]
 
 
+def test_what_targeted_apgd_and_autoattack_leave():
+    runs, _ = runs_in([STORES / "depth110"])
+    left = {
+        (
+            *(score.classifier.train_seed, score.classifier.model, score.classifier.recipe),
+            score.row["n"],
+        ): score
+        for run in runs
+        for score in run
+        if score.column == "strong_2"
+    }
+    rows = rows_of(NETWORKS)
+    begin = next(at for at, row in enumerate(rows) if row[0] == "images left")
+    table = {row[0]: row[1:] for row in rows[begin + 2 : begin + 2 + len(TUNED)]}
+    for name, network in TUNED.items():
+        shown = []
+        for n in (100, 50):
+            shown.append(str(left[*network, 200].right[:n].sum()))
+            stronger = left.get((*network, n))
+            shown.append(wilson(100 * stronger.right.mean(), n) if stronger else "")
+        assert table[name] == shown
+
+
 @pytest.mark.parametrize(("named", "model"), [("In-ResNet", "in_resnet110"), ("ResNet", "preact_resnet110")])
 def test_the_ensembles_of_two_seeds(named, model):
     rows, *_ = combine.gather([STORES / "depth110"])
