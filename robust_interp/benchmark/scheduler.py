@@ -175,11 +175,9 @@ class Scheduler:
 
     def _set_aside(self) -> None:
         """Prepare the open jobs; those whose prerequisites are not finished have no task now."""
-        for number in list(self._open):
-            job = self._jobs[number]
-            if not job.is_ready and not self._prepare(number, job):
-                self._open.remove(number)
-                self._later.add(number)
+        waiting = {number for number in self._open if not self._is_prepared(number, self._jobs[number])}
+        self._later |= waiting
+        self._open = [number for number in self._open if number not in waiting]
         heapq.heapify(self._open)
 
     def _reopen(self, numbers: set[int]) -> None:
@@ -191,7 +189,7 @@ class Scheduler:
         return is_finished(job.cell, self._store, job.n)
 
     def _task(self, number: int, job: Job) -> Task | None:
-        if not job.is_ready and not self._prepare(number, job):
+        if not self._is_prepared(number, job):
             return None
         kind = job.cell.perturbation
         part = self._store.claim(
@@ -203,8 +201,10 @@ class Scheduler:
         unbroken = None if job.unbroken is None else job.unbroken[start:stop]
         return Task(job.target, job.cell, start, stop, unbroken, job.source)
 
-    def _prepare(self, number: int, job: Job) -> bool:
-        """Set `job.unbroken`. Return False if a cell that the job follows is not finished."""
+    def _is_prepared(self, number: int, job: Job) -> bool:
+        """Set `job.unbroken` once. Return False while a cell that the job follows is not finished."""
+        if job.is_ready:
+            return True
         before = []
         for cell in job.prerequisites:
             _, outcome = find_outcome(cell, self._store, job.plan.n)
