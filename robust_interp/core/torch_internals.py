@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.texts import first_line_of
 
@@ -47,6 +47,15 @@ def dead_worker(error: BaseException) -> str:
         return ""
     reason = first_line_of(error)
     return f"a process that decodes images has ended ({reason}); use fewer with --decode-workers"
+
+
+def stop_workers(iterator: Any) -> None:
+    """Stop the worker processes of a DataLoader's iterator now.
+
+    torch does it when the iterator is collected. The traceback of an error delays that, and a worker that is
+    forked meanwhile has a copy, whose destructor fails there.
+    """
+    iterator._shutdown_workers()
 
 
 def error_in_worker(error: BaseException) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.torch_internals import stop_workers
 
 PREFETCHED = 2  # batches of a worker that are made and not taken yet
 
@@ -27,7 +28,7 @@ class FromWorkers:
     """What a data set returns, in order, made by worker processes.
 
     Attributes:
-        folder: The temporary folder of the files. It is removed with this object.
+        folder: The temporary folder of the files. It is removed when this object and its workers are gone.
         has_sent: Whether a worker has sent anything yet.
 
     Args:
@@ -46,23 +47,30 @@ class FromWorkers:
         from torch.utils.data import DataLoader
 
         self.folder = Path(tempfile.mkdtemp(prefix="robust-interp-"))
-        weakref.finalize(self, _remove, self.folder, os.getpid())
+        sender = Sender(self.folder, convert)
+        # Whatever has workers refers to the sender. When it is collected, they have ended, and write no more.
+        weakref.finalize(sender, _remove, self.folder, os.getpid())
         self.has_sent = False
         self._loader: DataLoader = DataLoader(
-            source,
-            num_workers=workers,
-            prefetch_factor=PREFETCHED,
-            collate_fn=Sender(self.folder, convert),
-            **options,
+            source, num_workers=workers, prefetch_factor=PREFETCHED, collate_fn=sender, **options
         )
 
     def __iter__(self) -> Iterator[Any]:
-        """Start the workers, or start them again, and return an iterator over what they make.
+        """Start the workers, or start them again, and yield what they make.
 
         Raises:
             OSError: if they cannot be started.
+            Exception: any exception of a worker, all of which are stopped then.
         """
-        return map(self._taken, iter(self._loader))
+        made = iter(self._loader)
+        try:
+            for message in made:
+                yield self._taken(message)
+        except GeneratorExit:  # persistent workers may be asked for something else
+            raise
+        except BaseException:
+            stop_workers(made)
+            raise
 
     def _taken(self, message: tuple[str, str]) -> Any:
         self.has_sent = True

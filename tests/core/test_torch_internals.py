@@ -4,6 +4,7 @@ Where a new version of torch is another in this, these tests say so by name. The
 """
 
 import io
+import multiprocessing
 import os
 import pickle
 import zipfile
@@ -102,6 +103,15 @@ def test_another_failure_is_no_lack_of_memory():
     with pytest.raises(RuntimeError) as error:
         torch.ones(2) @ torch.ones(3)
     assert not torch_internals.reports_lack_of_memory(error.value)
+
+
+def test_the_workers_of_an_iterator_can_be_stopped():
+    loader = torch.utils.data.DataLoader(list(range(9)), num_workers=2, multiprocessing_context="fork")
+    before = set(multiprocessing.active_children())
+    iterator = iter(loader)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    torch_internals.stop_workers(iterator)
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_a_dead_worker_is_told_from_another_failure():

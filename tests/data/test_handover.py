@@ -33,6 +33,13 @@ class Numbers:
         return np.full(LARGE, at)
 
 
+class Broken(Numbers):
+    def __getitem__(self, at):
+        if at == 5:
+            raise ValueError("item 5")
+        return super().__getitem__(at)
+
+
 class Killed:
     """Kills the process that writes it."""
 
@@ -78,6 +85,28 @@ def test_all_is_taken_over_in_order_while_the_files_are_used_again(monkeypatch, 
     assert {path.name for path in folder.iterdir()} == {f"{w}-{s}" for w in (0, 1) for s in range(SLOTS)}
     del loader, begun
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_no_folder_is_left_however_early_reading_ends(monkeypatch, tmp_path):
+    """Workers are still writing what comes next."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for ends_after in range(40):
+        stream = Stream(Frail(Path(__file__)), 256, workers=2)
+        stream.read(np.arange(64 * (ends_after % 4 + 1)))
+        del stream
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_error_ends_the_workers_although_its_traceback_is_kept(persistent):
+    """Else workers that are forked later would have copies of the iterator, whose destructors fail there."""
+    before = multiprocessing.active_children()
+    with pytest.raises(ValueError, match="item 5") as caught:
+        list(FromWorkers(Broken(), 2, batch_size=None, persistent_workers=persistent))
+    assert caught.tb is not None
+    assert multiprocessing.active_children() == before
 
 
 def test_a_message_fits_into_a_pipe_whatever_is_sent(tmp_path):
