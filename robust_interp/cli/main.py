@@ -238,7 +238,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _refuse(self, unknown: list[str]) -> None:
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{self._hint(unknown[0])}")
+            told = " ".join(argument or "''" for argument in unknown)
+            self.error(f"unrecognized arguments: {told}{self._hint(unknown[0])}")
 
     def _hint(self, unknown: str) -> str:
         """Return what is probably wrong with an unknown argument; empty if nothing is known."""
@@ -255,7 +256,7 @@ class _Parser(argparse.ArgumentParser):
             return f"; did you mean --{near[0]}?" if near else ""
         if stray := self._stray():
             return _one_value(stray[1])
-        if not unknown.startswith("-") and "models" in long:
+        if unknown and not unknown.startswith("-") and "models" in long:
             return f"; did you mean --models {unknown}?"
         return ""
 
@@ -267,7 +268,8 @@ class _Parser(argparse.ArgumentParser):
                 break
             if argument.startswith("-") and not argument[1:2].isdigit() and argument != "-":
                 option, has_value, _ = argument.partition("=")
-                room = 0 if has_value else self._values_of(option)
+                takes = self._values_of(option)
+                option, room = option if takes else "", 0 if has_value else takes
             elif room:
                 room -= 1
             elif option:
@@ -275,13 +277,13 @@ class _Parser(argparse.ArgumentParser):
         return None
 
     def _values_of(self, option: str) -> int:
-        """Return how many words an option takes, which may be abbreviated."""
+        """Return how many words an option takes, which may be abbreviated; 0 for an unknown one."""
         known = self._option_string_actions
         meant = [option] if option in known else [name for name in known if name.startswith(option)]
         if not meant:
             return 0
         nargs = known[meant[0]].nargs
-        return nargs if isinstance(nargs, int) else 1 if nargs is None else sys.maxsize
+        return nargs if isinstance(nargs, int) else 1 if nargs in (None, "?") else sys.maxsize
 
 
 def _one_value(option: str) -> str:

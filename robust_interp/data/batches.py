@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import IO, Any
 
@@ -181,7 +181,7 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     hint, read = "; decode_workers=0 reads it in this process" if workers else "", 0
     loader: Iterable
     if workers:
-        loader = FromWorkers(source, workers, without_storages, batch_size=AT_ONCE)
+        loader = FromWorkers(source, workers, sendable, batch_size=AT_ONCE)
     else:
         loader = DataLoader(source, batch_size=AT_ONCE, collate_fn=list)
     for items in _read(loader, hint):
@@ -195,13 +195,20 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
         raise _ended(f"{len(source)} items", f"about {read}")
 
 
+def sendable(items: list) -> list:
+    """Return what a worker sends of items: images and labels alone, and no parts of larger tensors."""
+    with suppress(UserError):  # what is something else is refused where it is received
+        items = [_parts(item) for item in items]
+    return without_storages(items)
+
+
 def without_storages(items: Any) -> Any:
     """Return items whose tensors are no parts of larger ones, which would be written whole for each."""
     if isinstance(items, Mapping):
         return {name: without_storages(item) for name, item in items.items()}
     if isinstance(items, tuple | list):
         return [without_storages(item) for item in items]
-    return items.detach().clone() if hasattr(items, "detach") else items
+    return items.detach().clone() if hasattr(items, "detach") and hasattr(items, "clone") else items
 
 
 def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:

@@ -401,6 +401,8 @@ def from_arrays(
         )
     if not len(rows):
         raise UserError("the data set has no images")
+    if 0 in rows.shape:
+        raise UserError(f"images must have pixels, not the shape {rows.shape}")
     if rows.dtype != np.uint8:
         _check_range(rows)
     return ArrayDataset(name, rows, *checked_labels(labels, len(rows), classes))

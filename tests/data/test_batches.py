@@ -3,6 +3,7 @@
 import io
 import multiprocessing
 import os
+import sys
 import zipfile
 
 import numpy as np
@@ -80,6 +81,22 @@ def test_an_item_that_is_no_array_of_numbers_is_refused_in_one_line():
     sparse = Listed([(image.to_sparse(), 0) for image in PIXELS])
     with pytest.raises(UserError, match=r"^an image cannot be made one array of numbers: [^\n]*$"):
         data.from_batches(sparse)
+
+
+@pytest.mark.slow
+def test_a_worker_sends_images_and_labels_alone():
+    """What else is in an item need not be sendable, such as a function or an open file."""
+    items = [(image, int(label), lambda: 0, sys.stdin) for image, label in zip(PIXELS, LABELS, strict=True)]
+    found = data.from_batches(Listed(items), workers=1)
+    assert np.array_equal(found.pixels(0, 10), PIXELS.numpy())
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_images_without_pixels_are_refused(kind):
+    images = np.zeros((5, 3, 0, 4), kind)
+    for given in (lambda: data.from_arrays(images, [0] * 5), lambda: data.from_batches([(images, [0] * 5)])):
+        with pytest.raises(UserError, match=r"images must have pixels, not the shape \(5, 3, 0, 4\)"):
+            given()
 
 
 class Listed(torch.utils.data.Dataset):
