@@ -147,7 +147,7 @@ def test_names_that_stand_alone_are_models_still(old, new):
 def test_what_needs_models_says_how_to_name_them(command, prog):
     status, _, err = command(*prog.split())
     assert (status, err.count("\n")) == (2, 1)
-    assert "--models is required" in err
+    assert "the following arguments are required: --models" in err
 
 
 @pytest.mark.parametrize(
