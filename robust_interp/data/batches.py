@@ -187,10 +187,11 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     for items in _read(loader, hint):
         read += len(items)
         images, labels = zip(*map(_parts, items), strict=True)
-        shapes = {np.shape(image) for image in map(_array, images)}
+        arrays = [_array(image) for image in images]
+        shapes = {array.shape for array in arrays}
         if len(shapes) > 1:
             raise _several(*sorted(shapes)[:2])
-        yield [_array(image) for image in images], list(labels)
+        yield arrays, list(labels)
     if read != len(source):  # torch takes a StopIteration of an item for the end
         raise _ended(f"{len(source)} items", f"about {read}")
 

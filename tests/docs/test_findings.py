@@ -184,10 +184,7 @@ def test_what_a_tuned_attack_leaves_of_500_images():
 def test_what_targeted_apgd_and_autoattack_leave():
     runs, _ = runs_in([STORES / "depth110"])
     left = {
-        (
-            *(score.classifier.train_seed, score.classifier.model, score.classifier.recipe),
-            score.row["n"],
-        ): score
+        (score.classifier.train_seed, score.classifier.model, score.classifier.recipe, score.row["n"]): score
         for run in runs
         for score in run
         if score.column == "strong_2"
