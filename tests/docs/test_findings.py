@@ -4,10 +4,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from scipy.stats import ttest_ind
 from statsmodels.stats.proportion import proportion_confint
 from support.markdown import ROOT, cells
 
 from robust_interp.core.percent import percent
+from robust_interp.core.statistics import paired_difference
 from robust_interp.corruptions.names import MEANS
 from robust_interp.results import combine, compare
 from robust_interp.results.folders import runs_in
@@ -179,6 +181,38 @@ def test_what_a_tuned_attack_leaves_of_500_images():
     for name, network in TUNED.items():
         one, two = (100 * left[*network, f"strong_{eps}"].right.mean() for eps in (1, 2))
         assert table[name] == [percent(one), wilson(two, 500)]
+
+
+def test_what_apgd_ce_gains_over_pgd_on_500_images():
+    runs, _ = runs_in([STORES / "depth110_strong"])
+    right = {
+        (score.classifier.train_seed, score.column): score.right[:500]
+        for run in runs
+        for score in run
+        if (score.classifier.model, score.classifier.recipe) == ("in_resnet110", "quick_bf16")
+    }
+    gains = [paired_difference(right[seed, "pgd_2"], right[seed, "strong_2"]) for seed in (0, 1, 2)]
+    page = FINDINGS.read_text(encoding="utf-8")
+    points = [percent(gain.points) for gain in gains]
+    assert "lose {}, {} and {} further points on 500 images".format(*points) in page
+    assert f"(95 % interval {percent(gains[1].low)} to {percent(gains[1].high)})" in page
+    assert gains[1].low > 2 > max(gains[0].low, gains[2].low)
+
+
+def test_the_first_look_at_two_pairs_of_seeds():
+    runs, _ = runs_in([STORES / "depth110"])
+    on_1000 = {
+        (score.classifier.model, score.classifier.train_seed): 100 * score.right.mean()
+        for run in runs
+        for score in run
+        if (score.column, score.row["n"], score.classifier.recipe) == ("pgd_2", 1000, "quick_bf16")
+    }
+    ours, theirs = (
+        [on_1000[model, seed] for seed in (0, 1)] for model in ("in_resnet110", "preact_resnet110")
+    )
+    low, high = ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+    shown = ", ".join([signed(sum(ours) / 2 - sum(theirs) / 2), f"{signed(low)} to {signed(high)}"])
+    assert f"(PGD at 2/255: {shown})" in NETWORKS.read_text(encoding="utf-8")
 
 
 def test_what_targeted_apgd_and_autoattack_leave():
