@@ -3,10 +3,12 @@
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy.stats import ttest_ind
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
-from support.markdown import ROOT, cells
+from support.markdown import README, ROOT, cells
 
 from robust_interp.core.percent import percent
 from robust_interp.core.statistics import paired_difference
@@ -53,6 +55,11 @@ def rows_of(page: Path) -> list[list[str]]:
     return [cells(line) for line in lines if line.startswith("|")]
 
 
+def text_of(page: Path) -> str:
+    """Without the line breaks of its paragraphs."""
+    return " ".join(page.read_text(encoding="utf-8").split())
+
+
 def wilson(accuracy: float, n: int) -> str:
     low, high = proportion_confint(round(accuracy * n / 100), n, method="wilson")
     return f"{accuracy:.1f} ({100 * low:.1f} to {100 * high:.1f})"
@@ -81,6 +88,46 @@ def test_the_first_table(named):
         assert told[4:7] == [percent(row["clean"]), percent(row["noise"]), wilson(row["pgd_2"], 1000)]
     else:
         assert told[4:7] == [over_seeds(row, column) for column in ("clean", "noise", "pgd_2")]
+
+
+@cache
+def right_under_pgd_and_apgd() -> dict[tuple[str, str, int, str], np.ndarray]:
+    """By model, recipe, train seed and column: which of the images of `depth110_strong` are right."""
+    runs, _ = runs_in([STORES / "depth110_strong"])
+    return {
+        (by.model, by.recipe, by.train_seed, score.column): score.right
+        for run in runs
+        for score in run
+        for by in [score.classifier]
+    }
+
+
+def on_500_images(model: str, recipe: str, column: str) -> str:
+    right = right_under_pgd_and_apgd()
+    seeds = range(3 if (model, recipe, 2, column) in right else 1)
+    accuracies = [100 * right[model, recipe, seed, column][:500].mean() for seed in seeds]
+    mean = percent(np.mean(accuracies))
+    return mean if len(accuracies) == 1 else f"{mean} ± {percent(np.std(accuracies, ddof=1))}"
+
+
+AT_DEPTH_110 = list(FIRST)[:5]
+
+
+@pytest.mark.parametrize("named", AT_DEPTH_110, ids=" ".join)
+def test_what_pgd_and_apgd_ce_leave_of_500_images(named):
+    (told,) = [row for row in rows_of(FINDINGS) if tuple(row[:3]) == named]
+    assert told[7:] == [on_500_images(*FIRST[named], column) for column in ("pgd_2", "strong_2")]
+
+
+@pytest.mark.parametrize("named", AT_DEPTH_110, ids=" ".join)
+def test_the_table_of_the_readme(named):
+    (findings,) = [row for row in rows_of(FINDINGS) if tuple(row[:3]) == named]
+    name = findings[0] + (", float32" if findings[2] == "float32" else "")
+    seeds = ", three seeds" if findings[3] == "3" else ""
+    (told,) = [row for row in rows_of(README) if row[0].replace(" (`preact_resnet110`)", "") == name + seeds]
+    assert told[1:] == [
+        text.replace(" ± ", "±").replace(" to ", "–") for text in [*findings[4:7], findings[8]]
+    ]
 
 
 @pytest.mark.parametrize("factor", [100, 1000])
@@ -149,7 +196,8 @@ def test_the_difference_over_seeds(named, column):
     ]
     difference, low, high = (signed(lead[name]) for name in ("difference", "ci_low", "ci_high"))
     (told,) = [row for row in rows_of(NETWORKS) if row[0] == named and "±" in row[1]]
-    p = f"{lead['p_seeds']:.1g}; {lead['p_holm']:.1g}"
+    holm = lead["p_holm"]
+    p = f"{lead['p_seeds']:.1g}; {holm:.{2 if holm > 0.01 else 1}g}"
     assert told[1:] == [*means, f"{difference} ({low} to {high})", p]
     assert lead["verdict"] == "significant"
 
@@ -183,20 +231,46 @@ def test_what_a_tuned_attack_leaves_of_500_images():
         assert table[name] == [percent(one), wilson(two, 500)]
 
 
+def gains_of_apgd_ce(model: str, eps: int) -> list:
+    """Over PGD, on 500 images, of train seeds 0 to 2."""
+    right = right_under_pgd_and_apgd()
+    names = [(model, "quick_bf16", seed) for seed in (0, 1, 2)]
+    return [paired_difference(right[*n, f"pgd_{eps}"][:500], right[*n, f"strong_{eps}"]) for n in names]
+
+
 def test_what_apgd_ce_gains_over_pgd_on_500_images():
-    runs, _ = runs_in([STORES / "depth110_strong"])
-    right = {
-        (score.classifier.train_seed, score.column): score.right[:500]
-        for run in runs
-        for score in run
-        if (score.classifier.model, score.classifier.recipe) == ("in_resnet110", "quick_bf16")
-    }
-    gains = [paired_difference(right[seed, "pgd_2"], right[seed, "strong_2"]) for seed in (0, 1, 2)]
-    page = FINDINGS.read_text(encoding="utf-8")
+    gains = gains_of_apgd_ce("in_resnet110", 2)
+    page = text_of(FINDINGS)
     points = [percent(gain.points) for gain in gains]
     assert "lose {}, {} and {} further points on 500 images".format(*points) in page
     assert f"(95 % interval {percent(gains[1].low)} to {percent(gains[1].high)})" in page
     assert gains[1].low > 2 > max(gains[0].low, gains[2].low)
+    resnet, in_resnet = (
+        "{}, {} and {}".format(*(percent(gain.points) for gain in gains_of_apgd_ce(model, 1)))
+        for model in ("preact_resnet110", "in_resnet110")
+    )
+    shown = f"takes {resnet} points from what PGD leaves of the three ResNets, and {in_resnet} from the"
+    assert shown in text_of(NETWORKS)
+
+
+def test_holms_correction_over_all_seventeen_columns():
+    p_seeds = compared("in_resnet110@quick_bf16", "preact_resnet110")["p_seeds"].to_dict()
+    right = right_under_pgd_and_apgd()
+    for column in ("strong_1", "strong_2"):
+        ours, theirs = (
+            [100 * right[model, "quick_bf16", seed, column].mean() for seed in (0, 1, 2)]
+            for model in ("in_resnet110", "preact_resnet110")
+        )
+        p_seeds[column] = ttest_ind(ours, theirs, equal_var=False).pvalue
+    assert len(p_seeds) == 17
+    corrected = dict(zip(p_seeds, multipletests(list(p_seeds.values()), method="holm")[1], strict=True))
+    told = [f"{corrected[column]:.2g}" for column in ("pgd_2", "strong_2")]
+    page = text_of(FINDINGS)
+    assert f"Holm's p over these seventeen columns {told[0]})" in page
+    assert f"+17.6 to +34.4; {told[1]})" in page
+    assert f"+15.0 to +19.7; {corrected['noise']:.1g})" in page
+    strong = f"{corrected['strong_1']:.1g} and {told[1]}"
+    assert f"among all seventeen columns ({strong})" in text_of(NETWORKS)
 
 
 def test_the_first_look_at_two_pairs_of_seeds():
@@ -212,7 +286,7 @@ def test_the_first_look_at_two_pairs_of_seeds():
     )
     low, high = ttest_ind(ours, theirs, equal_var=False).confidence_interval()
     shown = ", ".join([signed(sum(ours) / 2 - sum(theirs) / 2), f"{signed(low)} to {signed(high)}"])
-    assert f"(PGD at 2/255: {shown})" in NETWORKS.read_text(encoding="utf-8")
+    assert f"(PGD at 2/255: {shown})" in text_of(NETWORKS)
 
 
 def test_what_targeted_apgd_and_autoattack_leave():
