@@ -62,7 +62,7 @@ class Column:
         see: Page of docs/ with more details, without its suffix.
         optional: Whether leaderboard files may lack the column, because older versions did not write it.
         from_the_best: Whether the largest value is first when rows are sorted by the column.
-        form: Format specification of the numbers in files; empty for two decimals.
+        form: Format specification of the numbers in files; empty for two to six decimals, as many as needed.
         shown: Where a leaderboard shows the column to readers.
         kind: Kind of measurement; None for columns that are not measured.
     """
@@ -776,7 +776,7 @@ RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _n
 CLASS_COLUMNS, EXTERNAL_COLUMNS = _names(CLASSES), _names(EXTERNAL)
 SOURCE_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(COMPARISON)
 
-ACCURACY = ".2f"  # format in files of columns without `form`
+DECIMALS = 6  # of numbers in files without `form`: a table that rounds them rounds as from the exact numbers
 FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}
 _TEXTS = {column.name for table in TABLES.values() for column in table if column.type is Type.TEXT}
 

@@ -20,8 +20,8 @@ Types: `text`, `integer`, `number`. Percentages run from 0 to 100. Points are pe
 """
 _BEFORE = {
     "leaderboard.csv": """\
-Percentages have two decimals, `params_m` has three. Each measured column is the mean over train seeds, and is
-followed by the standard deviation over them. The measured columns depend on the request.
+Percentages have two to six decimals, `params_m` has three. Each measured column is the mean over train seeds,
+and is followed by the standard deviation over them. The measured columns depend on the request.
 """,
     AUDIT_FILE: "One row per finding, over all audits of the folder.\n",
     "external.csv": "One row per file and model that `robust-interp verify` judged. They are never ranked.\n",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pandas as pd
 
 from robust_interp.core.csv_text import csv_text
 from robust_interp.core.texts import one_line, plain_json
-from robust_interp.results.columns import ACCURACY, FORMS, is_text
+from robust_interp.results.columns import DECIMALS, FORMS, is_text
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -28,8 +28,8 @@ _MARKDOWN |= {special: f"\\{special}" for special in "\\`*[]~"}
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Return a table as CSV: percentages with two decimals, params_m with three."""
-    return csv_text(_texts(frame))
+    """Return a table as CSV: percentages with two to six decimals, params_m with three."""
+    return csv_text(_texts(frame, _exact))
 
 
 def results_csv(frame: pd.DataFrame) -> str:
@@ -38,7 +38,7 @@ def results_csv(frame: pd.DataFrame) -> str:
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
-    """Return a Markdown table with the same texts as the CSV."""
+    """Return a Markdown table with the texts of the CSV, percentages with two decimals."""
     return markdown_of(_columns(frame))
 
 
@@ -64,7 +64,7 @@ def _markdown(text: str) -> str:
 
 def to_json(frame: pd.DataFrame) -> str:
     """Return a JSON list with one object per row. Numbers are those of the CSV; missing values are null."""
-    texts = _texts(frame)
+    texts = _texts(frame, _exact)
     for column in frame:
         if not (column in FORMS or pd.api.types.is_numeric_dtype(frame[column])):
             continue
@@ -74,7 +74,7 @@ def to_json(frame: pd.DataFrame) -> str:
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """Return a table for LaTeX's booktabs package with the same texts as the CSV."""
+    """Return a table for LaTeX's booktabs package, with the texts of the Markdown table."""
     return latex_of(_columns(frame))
 
 
@@ -103,17 +103,27 @@ FOR_READERS = {"markdown": markdown_of, "latex": latex_of}  # for columns that a
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, list[str]]:
-    texts = _texts(frame)
+    texts = _texts(frame, _short)
     return {str(name): list(texts[name]) for name in texts}
 
 
-def _texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table as texts: numbers are rounded, missing values are empty."""
+def _texts(frame: pd.DataFrame, percentage: Callable[[float], str]) -> pd.DataFrame:
+    """Return the table as texts: missing values are empty, `percentage` writes numbers that have no form."""
     shown = {}
     for column in map(str, frame):
-        spec = FORMS.get(column, ACCURACY if frame[column].dtype.kind == "f" else "")
-        shown[column] = ["" if pd.isna(value) else format(value, spec) for value in frame[column]]
+        other = percentage if frame[column].dtype.kind == "f" else str
+        text = f"{{:{FORMS[column]}}}".format if column in FORMS else other
+        shown[column] = ["" if pd.isna(value) else text(value) for value in frame[column]]
     return pd.DataFrame(shown, dtype=object)
+
+
+def _exact(value: float) -> str:
+    """Return a number for a program: two decimals, and up to six where it has more."""
+    return re.sub(rf"0{{1,{DECIMALS - 2}}}$", "", f"{value:.{DECIMALS}f}")
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def _latex(text: str) -> str:

@@ -11,7 +11,7 @@ from robust_interp.core import statistics
 from robust_interp.corruptions import MEANS, SEVERITIES
 from robust_interp.results.column_names import MeasuredColumn, parse, std_of
 from robust_interp.results.columns import (
-    ACCURACY,
+    DECIMALS,
     ENTRY,
     ENTRY_COLUMNS,
     SOURCE,
@@ -167,6 +167,6 @@ def _ranks(
         [entry.attack_precision for entry in entries],
         list(attacks),
     ]
-    shown = [float(f"{accuracy:{ACCURACY}}") for accuracy in accuracies]
+    shown = [round(accuracy, DECIMALS) for accuracy in accuracies]
     places = pd.Series(shown, dtype=float).groupby(rivals).rank(ascending=False, method="min")
     return places.astype("Int64")

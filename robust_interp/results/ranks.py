@@ -9,7 +9,7 @@ from itertools import compress, pairwise
 import pandas as pd
 
 from robust_interp.results.column_names import measured_in, parse
-from robust_interp.results.columns import ACCURACY, OF_IMAGES_COLUMNS, RANKED_BY, attacks_at
+from robust_interp.results.columns import DECIMALS, OF_IMAGES_COLUMNS, RANKED_BY, attacks_at
 
 # Besides protocol, n and the attacks behind the ranking column, rows are ranked among those alike in these.
 APART = (*OF_IMAGES_COLUMNS, "attack_precision")
@@ -66,7 +66,7 @@ def _candidates(board: pd.DataFrame, protocol: str, middle: str) -> list[str]:
 
 def _agrees(ranked: pd.DataFrame, column: str) -> bool:
     """Return whether the accuracies of ranked rows are in the order of their ranks, among rows alike."""
-    shown = ranked[column].map(lambda accuracy: float(f"{accuracy:{ACCURACY}}"))
+    shown = ranked[column].round(DECIMALS)
     alike = _alike(ranked, dict.fromkeys(ranked["protocol"], column))
     places = ranked["rank"].astype(float)
     by_accuracy = shown.groupby(alike, dropna=False).rank(ascending=False, method="dense")

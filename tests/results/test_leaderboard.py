@@ -598,7 +598,7 @@ def test_of_a_stopped_run_complete_cells_are_shown_on_request(store, tmp_path, c
     out, err = capsys.readouterr()
     assert err == ""  # nothing is damaged
     a, b = csv.DictReader(io.StringIO(out))
-    assert (a["model"], a["seeds"], a["clean"], a["clean_std"]) == ("a", "2", "75.00", "7.07")
+    assert (a["model"], a["seeds"], a["clean"], a["clean_std"]) == ("a", "2", "75.00", "7.071068")
     assert [a[f"fog_{severity}"] for severity in range(1, 5)] == ["65.00"] * 4
     assert "fog_5" not in a
     assert (a["fog"], a["pgd_2"], a["rank"]) == ("", "", "")  # one seed has them: no mean, and no rank
@@ -724,17 +724,27 @@ CSV = (
     "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,agreement,improvement,"
     "clean,clean_std,pgd_2,pgd_2_std,corruption_source,source\n"
     "1,b,paper,0.20-0.25,1,1,0.272,10,final,,,100.00,,30.00,,,measured\n"
-    ",a,quick,0.20-0.25,2,1,0.272,10,final,,,75.00,7.07,,,,measured\n"
+    ",a,quick,0.20-0.25,2,1,0.272,10,final,,,75.00,7.071068,,,,measured\n"
 )
 
 
-def test_the_csv_has_two_decimals_and_the_same_bytes_each_time(store, tmp_path):
+def test_the_csv_has_up_to_six_decimals_and_the_same_bytes_each_time(store, tmp_path):
     two_entries(store)
     texts = [export.to_csv(gather([tmp_path])[0]) for _ in range(2)]
     assert texts == [CSV, CSV]
     for _ in range(2):
         write(tmp_path, pd.DataFrame(), gather([tmp_path])[0])
         assert (tmp_path / "leaderboard.csv").read_bytes() == CSV.encode()
+
+
+def test_the_table_of_a_file_has_the_digits_of_its_store(store, tmp_path, capsys):
+    """The deviation of 60, 60 and 80 is 11.547: 11.5, but 11.6 if it were first rounded to 11.55."""
+    run(store, [(card("a", seed=seed), CLEAN, first(right)) for seed, right in enumerate((6, 6, 8))])
+    assert main(["leaderboard", str(tmp_path), "--format", "csv"]) == 0
+    (tmp_path / "digits.csv").write_text(capsys.readouterr().out)
+    for source in (tmp_path, tmp_path / "digits.csv"):
+        assert main(["leaderboard", str(source), "--format", "markdown"]) == 0
+        assert " 66.7 ± 11.5 " in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -751,10 +761,16 @@ def test_the_formats_of_the_leaderboard_command(store, tmp_path, capsys):
     assert len(lines) == 4
     assert set(lines[1]) == set("| -")
     for line, row in zip([lines[0], *lines[2:]], rows, strict=True):
-        assert [part.strip() for part in line.strip("|").split("|")] == row
+        shorter = [text.replace("7.071068", "7.07") for text in row]
+        assert [part.strip() for part in line.strip("|").split("|")] == shorter
     second = json.loads(printed("json"))[1]
     assert second["model"] == "a"
-    assert (second["rank"], second["pgd_2"], second["clean"], second["clean_std"]) == (None, None, 75, 7.07)
+    assert (second["rank"], second["pgd_2"], second["clean"], second["clean_std"]) == (
+        None,
+        None,
+        75,
+        7.071068,
+    )
     assert second["params_m"] == 0.272
     assert printed("markdown") == (
         "| rank | model | recipe | seeds | members | clean | **pgd_2** |\n"
