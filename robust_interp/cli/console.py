@@ -109,8 +109,8 @@ def print_leaderboard(
     shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, {spread}")
     marked = {marks.get(name, name): column for name, column in texts.items()}
     order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board, ranked_by)
-    if columns is None:
-        marked["model"] = brief.names_apart(board, texts, _fit(shown, marked, order)[0])
+    if "model" in texts:
+        _tell_rows_apart(shown, board, marked, order)
     left_out = _print_one(shown, marked, order, gaps=gaps)
     if columns is not None:  # they were asked for
         left_out = _print_below(shown, marked, left_out, "model" if "model" in marked else order[0], gaps)
@@ -119,6 +119,16 @@ def print_leaderboard(
     choose = shlex.join(["robust-interp", "leaderboard", *arguments, "--columns"])
     mend = CSV_HAS_ALL if columns is not None else f"choose columns with {choose} model,NAMES"
     _tell_left_out(shown, left_out, mend)
+
+
+def _tell_rows_apart(
+    shown: Console, board: pd.DataFrame, columns: dict[str, list[str]], order: list[str]
+) -> None:
+    """Let the names of models say what tells rows apart that would look alike in the columns that fit."""
+    kept = set(columns)
+    while not kept <= (fitting := _fit(shown, columns, order)[0]):  # longer names leave less room
+        kept &= fitting
+        columns["model"] = brief.names_apart(board, kept)
 
 
 def _tell_left_out(shown: Console, names: Iterable[str], mend: str = "") -> None:

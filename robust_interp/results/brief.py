@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 
 import pandas as pd
 
@@ -23,6 +23,11 @@ from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WO
 from robust_interp.results.entries import origin
 from robust_interp.results.intervals import ends_in_short, interval
 
+TELLING = (  # settings in which rows of one model may differ, those that readers look for first
+    *("dataset", "members", "n_examples", "protocol", "recipe", "lambda_init", "seeds", "source"),
+    *("attack_precision", "preprocessing", "subset", "eot", "worst_attacks", "strong_attacks", "strong_n"),
+    *("corruption_source", "weights"),
+)
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
 INTERVALS = "95 % Wilson interval over the images in brackets, ± standard deviation over train seeds"
 
@@ -44,6 +49,8 @@ def for_readers(
 ) -> dict[str, list[str]]:
     """Return the texts of the chosen columns, or of those that are shown by default, without empty ones.
 
+    Names of models say what tells rows apart that would look alike in these columns.
+
     Args:
         board: The leaderboard.
         chosen: Column names or glob patterns, in the order of the result; None for the default.
@@ -54,9 +61,11 @@ def for_readers(
         UserError: If a pattern matches no column.
     """
     if chosen is not None:
-        return texts_of(board, _chosen(board, chosen), between, intervals)
-    texts = texts_of(board, [*_names_in_short(board), *_numbers_in_short(board)], between, intervals)
-    return {name: column for name, column in texts.items() if any(column)}
+        texts = texts_of(board, _chosen(board, chosen), between, intervals)
+    else:
+        texts = texts_of(board, [*_names_in_short(board), *_numbers_in_short(board)], between, intervals)
+        texts = {name: column for name, column in texts.items() if any(column)}
+    return texts | ({"model": names_apart(board, texts)} if "model" in texts else {})
 
 
 def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
@@ -146,22 +155,22 @@ def _is_doubted(board: pd.DataFrame) -> bool:
 def _telling_apart(board: pd.DataFrame) -> list[str]:
     """Return the settings in which rows of one model differ, as few as tell them apart."""
     known = ["model"]
-    for name in ("members", "n_examples", "protocol", "recipe", "seeds", "weights"):
+    for name in TELLING:
         if name in board and (board.groupby(known, dropna=False)[name].nunique(dropna=False) > 1).any():
             known.append(name)
     return known[1:]
 
 
-def names_apart(board: pd.DataFrame, texts: Mapping[str, Sequence[str]], kept: Collection[str]) -> list[str]:
+def names_apart(board: pd.DataFrame, kept: Collection[str]) -> list[str]:
     """Return the names of the models, with what tells rows apart that would look alike in the kept columns.
 
     Args:
         board: The leaderboard.
-        texts: Its columns as texts.
-        kept: Names of the columns that a table has room for.
+        kept: Names of the columns that a table shows.
     """
+    telling = _telling_apart(board)
+    texts = texts_of(board, ["model", *telling])
     names = list(texts["model"])
-    telling = [name for name in _telling_apart(board) if name in texts]
     alike: dict[tuple[str, ...], list[int]] = {}
     for row, key in enumerate(
         zip(*(texts[name] for name in ["model", *telling] if name in kept), strict=True)
@@ -170,10 +179,9 @@ def names_apart(board: pd.DataFrame, texts: Mapping[str, Sequence[str]], kept: C
     for rows in alike.values():
         differing = [name for name in telling if len({texts[name][row] for row in rows}) > 1]
         for row in rows if differing else ():
-            told = [
-                texts[name][row] if name == "weights" else f"{name} {texts[name][row]}" for name in differing
-            ]
-            names[row] += f" ({', '.join(filter(None, told))})"
+            told = {name: texts[name][row] for name in differing if texts[name][row]}
+            shown = [text if name == "weights" else f"{name} {text}" for name, text in told.items()]
+            names[row] += f" ({', '.join(shown)})" if shown else ""
     return names
 
 

@@ -90,14 +90,34 @@ def test_rows_that_would_look_alike_are_told_apart_in_their_names(monkeypatch, c
     board, title, ranked_by = combine.gather([tmp_path])
     texts = brief.for_readers(board)
     names = ["in_resnet110", "preact_resnet110", "preact_resnet110"]
-    assert brief.names_apart(board, texts, texts) == texts["model"] == names
+    assert brief.names_apart(board, texts) == texts["model"] == names
     apart = ["in_resnet110", "preact_resnet110 (seed 0)", "preact_resnet110 (seed 1)"]
-    assert brief.names_apart(board, texts, {"model", "rank", "pgd_2"}) == apart
+    assert brief.names_apart(board, {"model", "rank", "pgd_2"}) == apart
     made = Console(width=28, force_terminal=True, color_system=None, markup=False)
     monkeypatch.setattr(console, "console", lambda: made)
     console.print_leaderboard(board, title, ranked_by)
     out = capsys.readouterr().out
     assert ("weights" in out.splitlines()[1], out.count("(seed")) == (False, 2)
+
+
+def test_names_tell_rows_apart_that_the_chosen_columns_do_not():
+    board, *_ = combine.gather([PUBLISHED / "cifar10.csv"])
+    texts = brief.for_readers(board, ["model", "recipe", "clean"])
+    assert texts["model"][:3] == [
+        *("in_resnet110", "lambda_in_resnet110"),  # alone with their recipes
+        "in_resnet110 (members 1, n_examples 1000)",
+    ]
+    assert len(set(zip(texts["model"], texts["recipe"], strict=True))) == len(board)
+    assert brief.for_readers(board, ["clean"]).keys() == {"clean"}
+
+
+def test_the_interval_of_lambda_tells_rows_apart_on_a_narrow_terminal(monkeypatch, capsys):
+    made = Console(width=60, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(console, "console", lambda: made)
+    given = "paper_cifar10 --models in_resnet110 --sort pgd_2"
+    assert main(["leaderboard", *shlex.split(given)]) == 0
+    (head,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("model ")]
+    assert head[:4] == ["model", "lambda_init", "members", "clean"]
 
 
 @pytest.mark.parametrize("audit", ["fail(n=100 eps=2)", "unreliable", "pass(n=100 eps=2)", "warn(n=9 eps=2)"])

@@ -52,11 +52,11 @@ def test_a_file_has_the_intervals_that_follow_from_its_numbers():
     board = board[board["recipe"] == "quick_warmup_epochs_1_bf16"].reset_index(drop=True)
     texts = brief.for_readers(board, intervals=True)
     assert texts["pgd_2"][0] == f"8.3 {wilson(83, 1000)}" == "8.3 (6.7–10.2)"  # 6.7455, rounded once
-    assert texts["strong_2"][0] == f"3.0 {wilson(6, 200)}"  # on its own number of images
+    assert texts["strong_2"][0] == f"3.6 {wilson(18, 500)}"  # on its own number of images
     assert texts["noise"][0] == "60.8"
-    assert texts["strong_n"][0] == "200"
+    assert texts["strong_n"][0] == "500"
     without_n = brief.for_readers(board.drop(columns="strong_n"), intervals=True)
-    assert without_n["strong_2"][0] == "3.0"
+    assert without_n["strong_2"][0] == "3.6"
 
 
 def test_no_column_at_all_is_refused(command, tmp_path):
