@@ -14,6 +14,7 @@ from robust_interp.classifiers.prefixes import PREFIXES, parse_call
 from robust_interp.classifiers.target import Context, Target, from_module, replaced_note
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
+from robust_interp.core.model_errors import place_of
 from robust_interp.core.registry import cause, similar, unknown_module
 
 
@@ -55,7 +56,7 @@ def _imported(module_name: str, text: str) -> ModuleType:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise unknown_module(text, missing, PREFIXES) from error
-        raise UserError(f"{text}: cannot import {module_name}: {cause(error)}") from error
+        raise UserError(f"{text}: cannot import {module_name}: {cause(error)}{place_of(error)}") from error
 
 
 def _made(text: str, factory: object, arguments: dict, context: Context) -> nn.Module:
@@ -76,7 +77,7 @@ def _made(text: str, factory: object, arguments: dict, context: Context) -> nn.M
     try:
         made = factory(**arguments)
     except (Exception, SystemExit) as error:
-        raise UserError(f"{text} failed: {cause(error)}") from error
+        raise UserError(f"{text} failed: {cause(error)}{place_of(error)}") from error
     if not isinstance(made, nn.Module):
         raise UserError(f"{text} returned a {type(made).__name__}, not a torch module")
     return made

@@ -13,7 +13,7 @@ from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
-from robust_interp.core.model_errors import reported_for
+from robust_interp.core.model_errors import place_of, reported_for
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.torch_internals import is_quantised_by_batch, uncompiled
 
@@ -72,6 +72,7 @@ def _first_logits(classifier: nn.Module, images: Tensor) -> Tensor:
         reason = first_line_of(error)
         raise UserError(
             f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
+            f"{place_of(error)}"
         ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, path_text, positive
@@ -42,10 +43,14 @@ def add_to(commands: Commands) -> None:
 
 
 def with_default_action(argv: list[str]) -> list[str]:
-    """Insert the default action `show` after `leaderboard` if no action is given."""
-    if argv[:1] != ["leaderboard"] or (argv[1:2] and argv[1] in _ACTIONS):
+    """Insert the default action `show` after `leaderboard` if no action is given, not even a mistyped one."""
+    if argv[:1] != ["leaderboard"] or (argv[1:2] and (argv[1] in _ACTIONS or _is_mistyped(argv[1]))):
         return argv
     return ["leaderboard", "show", *argv[1:]]
+
+
+def _is_mistyped(word: str) -> bool:
+    return bool(get_close_matches(word, _ACTIONS, cutoff=0.8)) and not Path(word).exists()
 
 
 def _add_show(actions: Commands) -> None:
@@ -199,7 +204,10 @@ def _two_entries(text: str) -> tuple[str, str]:
         else:
             found.append(part)
     if len(found) != 2:
-        raise argparse.ArgumentTypeError(f"{text!r} are not two entries, such as in_resnet20,preact_resnet20")
+        number = "one entry" if len(found) == 1 else f"{len(found)} entries"
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is {number}, not two with a comma, such as in_resnet20,preact_resnet20"
+        )
     return found[0], found[1]
 
 

@@ -195,8 +195,10 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report bad usage in one line; argparse would print the whole usage first."""
-        if message.endswith("not allowed with argument --models") and (stray := self._stray()):
-            message = f"unrecognized arguments: {stray[0]}{_one_value(stray[1])}"
+        if "--models" in message and "not allowed with argument" in message:  # names without it: old spelling
+            stray = self._stray()
+            told = f"unrecognized arguments: {stray[0]}{self._one_value(stray[1])}" if stray else ""
+            message = told or "name all models with --models"
         if message == "one of the arguments --models is required":  # the other is its old spelling
             message = "the following arguments are required: --models"
         self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
@@ -255,7 +257,7 @@ class _Parser(argparse.ArgumentParser):
             near = similar(unknown[2:], long)
             return f"; did you mean --{near[0]}?" if near else ""
         if stray := self._stray():
-            return _one_value(stray[1])
+            return self._one_value(stray[1])
         if unknown and not unknown.startswith("-") and "models" in long:
             return f"; did you mean --models {unknown}?"
         return ""
@@ -278,16 +280,21 @@ class _Parser(argparse.ArgumentParser):
 
     def _values_of(self, option: str) -> int:
         """Return how many words an option takes, which may be abbreviated; 0 for an unknown one."""
-        known = self._option_string_actions
-        meant = [option] if option in known else [name for name in known if name.startswith(option)]
-        if not meant:
+        if not (meant := self._meant(option)):
             return 0
-        nargs = known[meant[0]].nargs
+        nargs = meant.nargs
         return nargs if isinstance(nargs, int) else 1 if nargs in (None, "?") else sys.maxsize
 
+    def _meant(self, option: str) -> argparse.Action | None:
+        known = self._option_string_actions
+        return known.get(option) or next((known[name] for name in known if name.startswith(option)), None)
 
-def _one_value(option: str) -> str:
-    return f"; {option} takes one value: a list has commas, without spaces"
+    def _one_value(self, option: str) -> str:
+        """Return what to do about a word after the value of an option."""
+        meant = self._meant(option)
+        shown = meant.metavar if meant and isinstance(meant.metavar, str) else ""
+        is_list = shown.endswith(("S", "LIST")) or "," in shown
+        return f"; {option} takes one value{': a list has commas, without spaces' if is_list else ''}"
 
 
 def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -20,6 +20,9 @@ from robust_interp.core.specs import parse_spec, split_specs
 
 _OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)?", re.ASCII)
 _OF_A_MODULE = re.compile(r"([A-Za-z_]\w+)(?:\.\w+)*:[A-Za-z_]", re.ASCII)
+_WITHOUT_COLON = re.compile(
+    r"([A-Za-z_]\w*(?:\.\w+)*)\.(?!(?:py|safetensors|pth?|bin|ckpt|onnx)$)([A-Za-z_]\w*)", re.ASCII
+)
 _OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
 
 
@@ -70,13 +73,24 @@ def check_models(names: Iterable[str], dataset: str, folder: str | None = None, 
             zoo.check_known(name, candidates)
         elif (of_module := _OF_A_MODULE.match(name)) and not Path(name).exists():
             _check_module(name, of_module[1])
+        elif (without_colon := _WITHOUT_COLON.fullmatch(name)) and not zoo.may_be_registered(name):
+            _check_colon(*without_colon.groups())
+
+
+def _check_colon(module: str, factory: str) -> None:
+    """Raise UserError for ``module.factory`` in place of ``module:factory``."""
+    if _is_found(module.partition(".")[0]):
+        raise UserError(f"unknown model {f'{module}.{factory}'!r}; did you mean {module}:{factory}?")
 
 
 def _check_module(name: str, top: str) -> None:
     """Raise UserError if the top-level module of a factory does not exist; nothing is imported."""
-    if top in MODEL_PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
-        return
-    raise unknown_module(name, top)
+    if top not in MODEL_PREFIXES and not _is_found(top):
+        raise unknown_module(name, top)
+
+
+def _is_found(module: str) -> bool:
+    return bool(find_spec(module) or PathFinder.find_spec(module, [os.getcwd()]))
 
 
 def check_architectures(names: Iterable[str]) -> None:

@@ -53,7 +53,7 @@ def _add_export(actions: Commands) -> None:
         "--eps",
         default="8",
         type=_radius,
-        metavar="EPS",
+        metavar="E",
         help="Linf radius in units of 1/255 (default: 8); rows that were not attacked at "
         "it are written with the radius of their own attacks",
     )

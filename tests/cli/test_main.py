@@ -505,7 +505,12 @@ def test_a_mistake_is_one_line_and_leaves_nothing_to_believe(small, tmp_path, op
         ),
         (("bench", "--models", "a", "--eps", "2", "4"), "arguments: 4; --eps takes one value: a list"),
         (("bench", "--seeds=1", "--attacks", "pgd", "fgsm"), "arguments: fgsm; --attacks takes one value: a"),
-        (("train", "--models", "a", "--epochs", "-2", "3"), "arguments: 3; --epochs takes one value"),
+        (("train", "--models", "a", "--epochs", "-2", "3"), "arguments: 3; --epochs takes one value; see"),
+        (("audit", "--eps", "8", "16", "--models", "a"), "arguments: 16; --eps takes one value: a list"),
+        (
+            ("leaderboard", "compare", "results", "--models", "a", "b"),
+            "argument --models: 'a' is one entry, not two with a comma, such as",
+        ),
         (("bench", "in_resnet20", "--n", "5"), "arguments: in_resnet20; did you mean --models in_resnet20?"),
         (("bench", "--quiet", "a"), "bench: unrecognized arguments: a; did you mean --models a?; see"),
         (("bench", ""), "bench: unrecognized arguments: ''; see"),
@@ -513,7 +518,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_to_believe(small, tmp_path, op
         (("bench", "--strong", "apgd_ce", "apgd_t"), "arguments: apgd_t; --strong takes one value: a list"),
         (("audit", "--eps", "8"), "audit: the following arguments are required: --models; see"),
         (("train",), "train: the following arguments are required: --models; see"),
-        (("audit", "a", "--models", "b"), "argument --models: not allowed with argument NAME"),
+        (("audit", "a", "--models", "b"), "audit: name all models with --models; see"),
         (("plot", "--modles", "a", "landscape"), "plot: unrecognized arguments: --modles; did you mean --mo"),
         (
             ("plot", "--models", "a", "landscape"),
@@ -535,6 +540,8 @@ def test_an_option_may_be_shortened_and_a_name_after_two_dashes_begin_with_them(
 
 def test_an_unknown_command_is_one_line(command):
     refused(command("benhc"), "invalid choice: 'benhc'; did you mean bench?")
+    refused(command("leaderboard", "comapre"), "invalid choice: 'comapre'; did you mean compare?")
+    refused(command("leaderboard", "rsults"), "there are no results in rsults")
     refused(command("xyz"), "invalid choice: 'xyz' (choose from", "bench", "robustbench")
     refused(command())
 
