@@ -18,8 +18,10 @@ from torch.utils.data import Dataset as TorchDataset
 
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import checked_count
+from robust_interp.benchmark.watch import UNWATCHED, Shares
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.classifiers.objects import name_of
 from robust_interp.core import environment, precision
@@ -30,6 +32,7 @@ from robust_interp.core.paths import expanded
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
+from robust_interp.core.work import ProgressCallback
 from robust_interp.core.worker_pool import Workers
 from robust_interp.data.subset import FIRST
 from robust_interp.results.folders import write
@@ -100,6 +103,7 @@ def evaluate(
     strong_n: int | None = None,
     threads: int | None = None,
     workers: int | None = None,
+    progress: ProgressCallback | None = None,
 ) -> pd.DataFrame:
     """Measure models and return results.csv as a table, one row per measurement.
 
@@ -184,6 +188,8 @@ def evaluate(
             a short test on the largest model.
         workers: Number of worker processes on this machine to measure in, by Ray (``robust-interp[ray]``);
             None measures in this process. A Ray instance that the calling program has started is used.
+        progress: Called after each batch with the share of the work that is done, in [0, 1], and with the
+            names of the classifier and of the column, such as ``print``. None means no progress.
 
     Returns:
         One row per classifier and perturbation, with the columns of results.csv in their order (listed in
@@ -194,6 +200,8 @@ def evaluate(
         UserError: if the request cannot be measured; the message says why.
         TypeError: for an unknown argument; the message suggests a similar one.
     """
+    if progress is not None and not callable(progress):
+        raise UserError(f"progress must be a function of a share and a name, such as print, not {progress!r}")
     eps = None if eps is None else eps_in_pixels(eps)
     _check_texts(locals())
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
@@ -218,12 +226,12 @@ def evaluate(
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         stack.enter_context(benchmark.in_workers(_workers(workers), store, folder=folder))
-        measures = bool(folder and benchmark.work(store))
-        report = benchmark.run(store)
+        work = benchmark.work(store) if folder or progress else []
+        report = benchmark.run(store, Shares(work, cost, progress) if progress else UNWATCHED)
         if folder:
             write(folder, report.results, report.leaderboard)
             command = ["robust_interp.evaluate"]
-            environment.write(folder, command, benchmark.machine(store), measured=measures)
+            environment.write(folder, command, benchmark.machine(store), measured=bool(work))
     for line in report.warnings:
         warnings.warn(line, stacklevel=3)
     return report.results
@@ -241,6 +249,7 @@ _TRANSLATED = (
     "attacks",
     "corruptions",
     "workers",
+    "progress",
 )  # all other arguments are fields of Request
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,10 @@ exit status:
   3    audit: a check failed
   130  stopped by Ctrl-C (143: by a termination signal, 129: by a closed
        terminal); finished work is saved"""
+
+
+# seconds: a signal to all processes of a command may end a worker before it is seen here
+SIGNALS_APART = 0.3
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -166,6 +171,10 @@ def _stopped_by_signals() -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         if caught and not isinstance(interrupt, Stopped):  # Ray replaces the exception of a handler
             raise Stopped(caught[0]) from interrupt
+        raise
+    except Exception as error:
+        if any(dead_worker(each) for each in (error, error.__cause__) if each):
+            time.sleep(SIGNALS_APART)
         raise
     finally:
         for signum, handler in before.items():

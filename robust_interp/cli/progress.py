@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from robust_interp.benchmark.watch import Watch
+from robust_interp.benchmark.watch import Watch, work_per_image
 from robust_interp.cli.display import Clock, Display, NoDisplay, PlainDisplay, ProgressState, TerminalDisplay
 from robust_interp.cli.terminal import warn
 from robust_interp.cli.time_left import Kind, TimeLeft
@@ -121,12 +121,6 @@ def tell_start(workers: Workers | None, quiet: bool) -> None:
 
 
 # --- what is counted ----------------------------------------------------------------------------------
-
-
-def work_per_image(cell: Cell, cost: Callable[[Cell], int]) -> float:
-    """Return the work per image of a cell: forward passes times millions of parameters."""
-    card = cell.classifier
-    return cost(cell) * (card.params_m or 1) / card.members
 
 
 def work_kind(cell: Cell) -> Kind:

@@ -65,7 +65,7 @@ def test_signature_request_and_options_agree():
     """Field by field: names, defaults, order."""
     signature = inspect.signature(robust_interp.evaluate).parameters
     declared = {each.name: each.default for each in fields(Request) if each.name != "modules"}
-    beside = ("out", "workers")
+    beside = ("out", "workers", "progress")
     own = {name: parameter.default for name, parameter in signature.items() if name not in beside}
     assert own == declared
     first = ["models", "dataset"]  # these two may be given by position

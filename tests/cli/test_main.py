@@ -3,12 +3,14 @@
 import errno
 import io
 import json
+import os
 import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -24,6 +26,7 @@ from support.messages import one_line
 from robust_interp import __version__, zoo
 from robust_interp.cli.console import console, print_leaderboard, print_models
 from robust_interp.cli.main import main
+from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
 from robust_interp.store import FILE_NAME, Store
 
@@ -304,6 +307,24 @@ def test_a_signal_ends_a_run_as_ctrl_c_does(small, monkeypatch, request, signum)
     assert "finished work is saved" in err
     assert "5 cells to measure, 1 already stored" in small("--dry-run")[1]
     assert signal.getsignal(signum) is before
+
+
+@pytest.mark.parametrize("is_explained", [False, True])
+def test_a_signal_that_ends_a_worker_first_is_told_as_a_signal(monkeypatch, request, is_explained):
+    """A signal to the process group may reach a worker of the data set before the command."""
+    dead = RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    def run(*_):
+        threading.Timer(0.02, os.kill, [os.getpid(), signal.SIGTERM]).start()
+        if is_explained:
+            raise UserError("a process that decodes images has ended") from dead
+        raise dead
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    request.addfinalizer(partial(signal.signal, signal.SIGTERM, before))
+    monkeypatch.setattr("robust_interp.cli.ls.run", run)
+    monkeypatch.setattr("robust_interp.cli.main.SIGNALS_APART", 20.0)
+    assert main(["ls", "attacks"]) == 143
 
 
 def test_ctrl_c_while_the_command_starts_is_one_line():
