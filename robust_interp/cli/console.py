@@ -357,7 +357,7 @@ def print_claims(claims: pd.DataFrame) -> None:
                 interval = _interval(line["ci_low"], line["ci_high"])
                 smallest = percent(line["smallest"], signed=True)
                 of = f"{_smallest_of(line['comparisons'], published)} {smallest}"
-                bound = f", above {percent(line['needed'], signed=True)}" if line["needed"] else ""
+                bound = f", must be above {percent(line['needed'], signed=True)}" if line["needed"] else ""
                 where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}{bound}: "
             shown.print(f"{where}{line['verdict']}")
 

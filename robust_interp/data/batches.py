@@ -17,10 +17,10 @@ import numpy as np
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import cause
 from robust_interp.core.texts import first_line_of
-from robust_interp.core.torch_internals import error_in_worker
+from robust_interp.core.torch_internals import dead_worker, error_in_worker
 from robust_interp.data.dataset import ArrayDataset, as_array, as_pixels, checked_labels, from_arrays
 from robust_interp.data.decoding import refuse_deep
-from robust_interp.data.handover import FromWorkers
+from robust_interp.data.handover import GUARD, FromWorkers
 
 IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # keys of batches that are dicts
 
@@ -132,19 +132,28 @@ def _is_map_style(source: Any) -> bool:
     return not hasattr(source, "batch_sampler")
 
 
-def _read(source: Iterable, hint: str = "") -> Iterator[Any]:
+def _read(source: Iterable) -> Iterator[Any]:
     """Yield what a source yields; its exceptions, in this process or a worker, become one line.
 
     Raises:
-        UserError: with the type and message of the exception, and the hint.
+        UserError: with the type and message of the exception.
     """
     try:
         for found in source:  # noqa: UP028, `yield from` would close a generator that may be read on
             yield found
     except Exception as error:  # datasets may raise anything
         raise UserError(
-            f"cannot read the data set: {error_in_worker(error) or cause(error)}{hint}"
+            f"cannot read the data set: {error_in_worker(error) or cause(error)}{_hint(source, error)}"
         ) from error
+
+
+def _hint(source: Iterable, error: Exception) -> str:
+    """Return what to do about an error of workers; nothing for other sources."""
+    if not isinstance(source, FromWorkers):
+        return ""
+    if dead_worker(error) and source.lacks_a_guard:
+        return f"; {GUARD}, or with decode_workers=0"
+    return "; decode_workers=0 reads it in this process"
 
 
 def _of_iterable(source: Any) -> Iterator[Any]:
@@ -178,13 +187,13 @@ def _ended(announced: str, read: int | str) -> UserError:
 def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     from torch.utils.data import DataLoader
 
-    hint, read = "; decode_workers=0 reads it in this process" if workers else "", 0
+    read = 0
     loader: Iterable
     if workers:
         loader = FromWorkers(source, workers, sendable, batch_size=AT_ONCE)
     else:
         loader = DataLoader(source, batch_size=AT_ONCE, collate_fn=list)
-    for items in _read(loader, hint):
+    for items in _read(loader):
         read += len(items)
         images, labels = zip(*map(_parts, items), strict=True)
         arrays = [_array(image) for image in images]

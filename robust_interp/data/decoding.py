@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -14,7 +13,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.threads import available_cpus
 from robust_interp.core.torch_internals import dead_worker
-from robust_interp.data.handover import FromWorkers
+from robust_interp.data.handover import GUARD, FromWorkers
 from robust_interp.data.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -333,9 +332,8 @@ def _made(loader: FromWorkers) -> Iterator:
     except RuntimeError as error:
         if not (told := dead_worker(error)):
             raise
-        if not loader.has_sent and multiprocessing.get_start_method() != "fork":
-            # A worker that is not forked first runs the user's script again.
-            told += ', and call evaluate below if __name__ == "__main__", or with decode_workers=0'
+        if loader.lacks_a_guard:
+            told += f", and {GUARD}, or with decode_workers=0"
         raise UserError(told) from error
 
 

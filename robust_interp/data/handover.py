@@ -7,6 +7,7 @@ where shared memory is full, as in a container with 64 MB of it, torch drops a t
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -20,6 +21,8 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.torch_internals import stop_workers
 
 PREFETCHED = 2  # batches of a worker that are made and not taken yet
+
+GUARD = 'call evaluate below if __name__ == "__main__"'  # what to do if they lack one
 
 SLOTS = PREFETCHED + 2  # files of a worker: also for the batch that is read, and one to spare
 
@@ -71,6 +74,11 @@ class FromWorkers:
         except BaseException:
             stop_workers(made)
             raise
+
+    @property
+    def lacks_a_guard(self) -> bool:
+        """Whether workers that ended have probably run the user's script again, as those not forked do."""
+        return not self.has_sent and multiprocessing.get_start_method() != "fork"
 
     def _taken(self, message: tuple[str, str]) -> Any:
         self.has_sent = True

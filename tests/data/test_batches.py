@@ -17,6 +17,7 @@ from torchvision.transforms import ToTensor
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
+from robust_interp.data import handover
 
 IMAGES, LABELS = pictures(10)
 PIXELS = torch.from_numpy(data.as_pixels(IMAGES))
@@ -215,11 +216,20 @@ class Dying(Readers):
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_one_line():
-    with pytest.raises(
-        UserError, match=r"DataLoader worker .*; decode_workers=0 reads it in this"
-    ) as refusal:
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("fork", "; decode_workers=0 reads it in this process"),
+        ("spawn", '; call evaluate below if __name__ == "__main__", or with decode_workers=0'),
+        ("forkserver", '; call evaluate below if __name__ == "__main__", or with decode_workers=0'),
+    ],
+)
+def test_a_worker_that_dies_is_one_line(monkeypatch, method, told):
+    """Where it is not forked, it may have run a script again that lacks a guard."""
+    monkeypatch.setattr(handover.multiprocessing, "get_start_method", lambda: method)
+    with pytest.raises(UserError, match=r"DataLoader worker .* exited unexpectedly; ") as refusal:
         data.from_batches(Dying(), workers=1)
+    assert str(refusal.value).endswith(told)
     assert "\n" not in str(refusal.value)
 
 

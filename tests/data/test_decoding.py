@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robust_interp.core.errors import UserError
-from robust_interp.data import decoding
+from robust_interp.data import handover
 from robust_interp.data.decoding import Stream
 
 
@@ -40,7 +40,7 @@ def test_images_are_read_in_sequence_and_in_any_order():
 @pytest.mark.parametrize(("method", "is_told"), [("fork", False), ("spawn", True), ("forkserver", True)])
 def test_a_worker_that_dies_where_scripts_run_again_is_told_what_to_do(monkeypatch, method, is_told):
     stream = Stream(Dying(), 150, workers=1)
-    monkeypatch.setattr(decoding.multiprocessing, "get_start_method", lambda: method)
+    monkeypatch.setattr(handover.multiprocessing, "get_start_method", lambda: method)
     with pytest.raises(UserError, match="a process that decodes images has ended") as refusal:
         stream.read(np.arange(3))
     assert ('if __name__ == "__main__"' in str(refusal.value)) is is_told

@@ -459,7 +459,7 @@ def test_from_the_command_line(command, tmp_path):
     assert (status, errors) == (0, "")
     assert "53.7 / 50.0" in shown
     assert "ours: in_resnet20 quick, train seeds: 1, n = 500" in shown.splitlines()
-    assert ", above +15.0: " in shown
+    assert ", must be above +15.0: " in shown
     assert "does not hold" in shown
     assert "no entry of this table was measured" in shown
     status, shown, _ = command("leaderboard", "paper", file, "--claims", "--format", "csv")
