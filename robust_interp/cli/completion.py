@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from robust_interp.cli.leaderboard import with_default_action
 
 # Maps the destination of an option or argument to the kind of names it takes.
 TAKES = {
@@ -36,7 +39,18 @@ def answer(parser: argparse.ArgumentParser) -> None:
             kind = TAKES.get(asked["action"].dest)
             return continued(prefix, known(kind)) if kind else super().__call__(prefix)
 
+    _insert_default_action()
     argcomplete.autocomplete(parser, default_completer=Names())
+
+
+def _insert_default_action() -> None:
+    """Let argcomplete see ``leaderboard FOLDER --so`` as it will be parsed, with the action `show`."""
+    line = os.environ.get("COMP_LINE", "")
+    before, command, after = line.partition(" leaderboard ")
+    whole = after.split()[: None if after.endswith(" ") else -1]  # the last word is being typed
+    if whole and len(before.split()) == 1 and with_default_action(["leaderboard", *whole])[1] not in whole:
+        os.environ["COMP_LINE"] = f"{before}{command}show {after}"
+        os.environ["COMP_POINT"] = str(int(os.environ["COMP_POINT"]) + len("show "))
 
 
 def continued(prefix: str, names: Iterable[str]) -> list[str]:

@@ -365,6 +365,9 @@ def completed(line, tmp_path):
     [
         ("robust-interp lead", ["leaderboard"]),
         ("robust-interp bench --dat", ["--dataset", "--data-dir"]),
+        ("robust-interp leaderboard results --so", ["--sort"]),
+        ("robust-interp leaderboard results --sort pgd_8 --format mark", ["markdown"]),
+        ("robust-interp leaderboard comp", ["compare"]),
         ("robust-interp bench --attacks fgsm,if", ["fgsm,ifgsm"]),
         ("robust-interp bench --epz 1 --dat", ["--dataset", "--data-dir"]),  # whatever is mistyped before
         ("robust-interp bench --models lambda_in", ["lambda_in_resnet110", "lambda_in_resnet20"]),
