@@ -57,9 +57,8 @@ class Shares(Watch):
 
     def __call__(self, cell: Cell, images: int) -> None:
         self._done += images * work_per_image(cell, self._cost)
-        self._progress(
-            min(1.0, self._done / self._total), f"{cell.classifier.label} {cell.perturbation.column}"
-        )
+        share = min(1.0, self._done / self._total) if self._total > 0 else 1.0
+        self._progress(share, f"{cell.classifier.label} {cell.perturbation.column}")
 
     def elsewhere(self, cell: Cell, images: int) -> None:
         self(cell, images)
