@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.model_errors import place_of
 from robust_interp.core.registry import cause
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.torch_internals import dead_worker, error_in_worker
@@ -142,9 +143,8 @@ def _read(source: Iterable) -> Iterator[Any]:
         for found in source:  # noqa: UP028, `yield from` would close a generator that may be read on
             yield found
     except Exception as error:  # datasets may raise anything
-        raise UserError(
-            f"cannot read the data set: {error_in_worker(error) or cause(error)}{_hint(source, error)}"
-        ) from error
+        told = error_in_worker(error) or f"{cause(error)}{place_of(error)}"
+        raise UserError(f"cannot read the data set: {told}{_hint(source, error)}") from error
 
 
 def _hint(source: Iterable, error: Exception) -> str:
