@@ -52,8 +52,9 @@ exit status:
        terminal); finished work is saved"""
 
 
-# seconds: a signal to all processes of a command may end a worker before it is seen here
-SIGNALS_APART = 0.3
+# A signal to all processes of a command ends workers, too, of which torch is told by another signal.
+CHILD_ENDED = getattr(signal, "SIGCHLD", None)
+SIGNALS_APART = 0.3  # seconds between the two, at most, whichever is first
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -159,6 +160,8 @@ def _stopped_by_signals() -> Iterator[None]:
 
     def stop(signum: int, _: FrameType | None) -> None:
         caught.append(signum)
+        if CHILD_ENDED and callable(signal.getsignal(CHILD_ENDED)):
+            signal.signal(CHILD_ENDED, lambda *_: None)  # torch's would raise errors from now on, anywhere
         raise Stopped(signum)
 
     if threading.current_thread() is threading.main_thread():
@@ -173,9 +176,12 @@ def _stopped_by_signals() -> Iterator[None]:
             raise Stopped(caught[0]) from interrupt
         raise
     except Exception as error:
-        if any(dead_worker(each) for each in (error, error.__cause__) if each):
-            time.sleep(SIGNALS_APART)
-        raise
+        if not any(dead_worker(each) for each in (error, error.__cause__) if each):
+            raise
+        if not caught:
+            time.sleep(SIGNALS_APART)  # a late signal raises Stopped
+            raise
+        raise Stopped(caught[0]) from error
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

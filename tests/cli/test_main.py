@@ -327,6 +327,25 @@ def test_a_signal_that_ends_a_worker_first_is_told_as_a_signal(monkeypatch, requ
     assert main(["ls", "attacks"]) == 143
 
 
+def test_a_worker_that_ends_after_the_signal_does_not_replace_it(monkeypatch, request):
+    """torch raises an error wherever the command is: while it stops, too."""
+
+    def run(*_):
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            assert signal.getsignal(signal.SIGCHLD) is not ended
+            raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    def ended(*_):
+        raise AssertionError
+
+    for signum, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGCHLD, ended)):
+        request.addfinalizer(partial(signal.signal, signum, signal.signal(signum, handler)))
+    monkeypatch.setattr("robust_interp.cli.ls.run", run)
+    assert main(["ls", "attacks"]) == 143
+
+
 def test_ctrl_c_while_the_command_starts_is_one_line():
     """As it comes while the command's own modules are imported."""
     code = """
