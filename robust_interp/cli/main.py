@@ -65,6 +65,8 @@ def main(argv: list[str] | None = None) -> int:
     """
     # timm 1.0.9 uses parts of torch.jit that newer torch deprecates; users cannot act on the warning.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
+    # More processes than CPUs were asked for, with --decode-workers.
+    warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # λ and ± must not raise on a terminal that lacks them
             stream.reconfigure(errors="replace")
