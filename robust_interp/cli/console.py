@@ -110,7 +110,7 @@ def print_leaderboard(
     marked = {marks.get(name, name): column for name, column in texts.items()}
     order, gaps = [marks.get(name, name) for name in order], ranks.begins_of_groups(board, ranked_by)
     if "model" in texts:
-        _tell_rows_apart(shown, board, marked, order)
+        _tell_rows_apart(shown, board, marked, order, is_repeated=columns is not None)
     left_out = _print_one(shown, marked, order, gaps=gaps)
     if columns is not None:  # they were asked for
         left_out = _print_below(shown, marked, left_out, "model" if "model" in marked else order[0], gaps)
@@ -122,12 +122,15 @@ def print_leaderboard(
 
 
 def _tell_rows_apart(
-    shown: Console, board: pd.DataFrame, columns: dict[str, list[str]], order: list[str]
+    shown: Console, board: pd.DataFrame, columns: dict[str, list[str]], order: list[str], is_repeated: bool
 ) -> None:
-    """Let the names of models say what tells rows apart that would look alike in the columns that fit."""
+    """Let the names of models say what tells rows apart that would look alike in the columns that fit.
+
+    If the names alone are repeated in further tables, for columns that do not fit, they say all of it.
+    """
     kept = set(columns)
     while not kept <= (fitting := _fit(shown, columns, order)[0]):  # longer names leave less room
-        kept &= fitting
+        kept &= {"model"} if is_repeated else fitting
         columns["model"] = brief.names_apart(board, kept)
 
 

@@ -178,7 +178,7 @@ def _stopped_by_signals() -> Iterator[None]:
             raise Stopped(caught[0]) from interrupt
         raise
     except Exception as error:
-        if not any(dead_worker(each) for each in (error, error.__cause__) if each):
+        if not any(map(dead_worker, _causes(error))):
             raise
         if not caught:
             time.sleep(SIGNALS_APART)  # a late signal raises Stopped
@@ -187,6 +187,13 @@ def _stopped_by_signals() -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 @contextmanager
@@ -249,7 +256,10 @@ class _Parser(argparse.ArgumentParser):
 
     def _unknown_options(self) -> list[str]:
         """Return the long options that this parser does not know, of those before the name of an action."""
-        ends = {"--", *self._actions_of_group}
+        actions = self._actions_of_group
+        if actions and self._given and not self._given[0].startswith("-") and self._given[0] not in actions:
+            return []  # a mistyped action, which is refused instead
+        ends = {"--", *actions}
         own = takewhile(lambda argument: argument not in ends, self._given)
         asked = (argument.partition("=")[0] for argument in own if argument.startswith("--"))
         known = self._option_string_actions

@@ -180,9 +180,16 @@ def names_apart(board: pd.DataFrame, kept: Collection[str]) -> list[str]:
         differing = [name for name in telling if len({texts[name][row] for row in rows}) > 1]
         for row in rows if differing else ():
             told = {name: texts[name][row] for name in differing if texts[name][row]}
-            shown = [text if name == "weights" else f"{name} {text}" for name, text in told.items()]
+            shown = [_in_words(name, text) for name, text in told.items()]
             names[row] += f" ({', '.join(shown)})" if shown else ""
     return names
+
+
+def _in_words(name: str, text: str) -> str:
+    """Return a setting as a part of a name; ``seed 1`` is which, ``1 train seed`` how many."""
+    if name == "seeds":
+        return f"{text} train seed{'s' if text != '1' else ''}"
+    return text if name == "weights" else f"{name} {text}"
 
 
 def _spread(columns: Iterable[MeasuredColumn]) -> list[str]:

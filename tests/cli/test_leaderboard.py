@@ -111,6 +111,23 @@ def test_names_tell_rows_apart_that_the_chosen_columns_do_not():
     assert brief.for_readers(board, ["clean"]).keys() == {"clean"}
 
 
+def test_further_tables_of_chosen_columns_tell_rows_apart_by_their_names_alone(printed):
+    lines = printed(80, ["cifar10.csv"], ["model", "recipe", "n_examples", "clean", "noise", "pgd_*"])
+    heads = [at for at, line in enumerate(lines) if line.startswith("model ")]
+    assert len(heads) > 1
+    rows = "".join("".join(lines[heads[-1] :]).split())
+    assert rows.count("recipequick_warmup_epochs_1_bf16") == 1  # of in_resnet110, which has several
+    assert "3trainseeds" not in rows  # n and recipe are enough
+
+
+def test_a_number_of_train_seeds_is_not_taken_for_a_seed():
+    board, *_ = combine.gather([PUBLISHED / "stores" / "controls"])
+    names = brief.for_readers(board, ["model", "pgd_2"])["model"]
+    assert {"preact_resnet20_burst100 (1 train seed)", "preact_resnet20_burst100 (3 train seeds)"} <= set(
+        names
+    )
+
+
 def test_the_interval_of_lambda_tells_rows_apart_on_a_narrow_terminal(monkeypatch, capsys):
     made = Console(width=60, force_terminal=True, color_system=None, markup=False)
     monkeypatch.setattr(console, "console", lambda: made)

@@ -580,7 +580,9 @@ def test_an_option_may_be_shortened_and_a_name_after_two_dashes_begin_with_them(
 
 def test_an_unknown_command_is_one_line(command):
     refused(command("benhc"), "invalid choice: 'benhc'; did you mean bench?")
-    refused(command("leaderboard", "comapre"), "invalid choice: 'comapre'; did you mean compare?")
+    for more in ((), ("--models", "a,b"), ("results", "--n", "5")):
+        refused(command("leaderboard", "comapre", *more), "invalid choice: 'comapre'; did you mean compare?")
+    refused(command("benhc", "--models", "a"), "invalid choice: 'benhc'; did you mean bench?")
     refused(command("leaderboard", "rsults"), "there are no results in rsults")
     refused(command("xyz"), "invalid choice: 'xyz' (choose from", "bench", "robustbench")
     refused(command())
