@@ -48,7 +48,7 @@ def _insert_default_action() -> None:
     line = os.environ.get("COMP_LINE", "")
     before, command, after = line.partition(" leaderboard ")
     whole = after.split()[: None if after.endswith(" ") else -1]  # the last word is being typed
-    if whole and len(before.split()) == 1 and with_default_action(["leaderboard", *whole])[1] not in whole:
+    if whole and len(before.split()) == 1 and with_default_action(["leaderboard", *whole])[1] != whole[0]:
         os.environ["COMP_LINE"] = f"{before}{command}show {after}"
         os.environ["COMP_POINT"] = str(int(os.environ["COMP_POINT"]) + len("show "))
 

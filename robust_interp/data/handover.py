@@ -22,9 +22,9 @@ from robust_interp.core.torch_internals import stop_workers
 
 PREFETCHED = 2  # batches of a worker that are made and not taken yet
 
-GUARD = 'call evaluate below if __name__ == "__main__"'  # what to do if they lack one
-
 SLOTS = PREFETCHED + 2  # files of a worker: also for the batch that is read, and one to spare
+
+GUARD = 'call evaluate below if __name__ == "__main__"'  # for a script that workers run again
 
 
 class FromWorkers:

@@ -216,18 +216,14 @@ TUNED = {  # rows of the table on 500 images: train seed, model and recipe
 
 
 def test_what_a_tuned_attack_leaves_of_500_images():
-    runs, _ = runs_in([STORES / "depth110_strong"])
-    left = {
-        (score.classifier.train_seed, score.classifier.model, score.classifier.recipe, score.column): score
-        for run in runs
-        for score in run
-        if score.row["n"] == 500
-    }
+    right = right_under_pgd_and_apgd()
     rows = rows_of(NETWORKS)
     begin = next(at for at, row in enumerate(rows) if row[0] == "n = 500")
     table = {row[0]: row[1:] for row in rows[begin + 2 : begin + 2 + len(TUNED)]}
-    for name, network in TUNED.items():
-        one, two = (100 * left[*network, f"strong_{eps}"].right.mean() for eps in (1, 2))
+    for name, (seed, *network) in TUNED.items():
+        left = [right[*network, seed, f"strong_{eps}"] for eps in (1, 2)]
+        assert [len(images) for images in left] == [500, 500]
+        one, two = (100 * images.mean() for images in left)
         assert table[name] == [percent(one), wilson(two, 500)]
 
 
